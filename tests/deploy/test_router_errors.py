@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,7 @@ def router(
     for name in ("server", "http-request"):
         before, after = text.split(f"timeout {name} ")
         text = f"{before}timeout {name} 1s\n{after.partition(chr(10))[2]}"
+    text = text.replace("timeout client 30s\n", "timeout client 1s\n")
     template.write_text(text)
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -94,6 +96,12 @@ def test_a_server_that_does_not_answer_in_time(router: Router) -> None:
 
 def test_a_body_that_does_not_come(router: Router) -> None:
     assert ask(router, b"{") == (408, "the request did not come within 10 s")
+
+
+def test_who_says_nothing_over_grpc_is_let_go(router: Router) -> None:
+    """No shorter than a server's time: who waits for an answer says nothing either, and has it (above)."""
+    with socket.create_connection((LOOPBACK, router.ports.grpc), 20) as silent:
+        assert silent.recv(1) == b""
 
 
 def test_a_server_that_hangs_up(router: Router, well: threading.Event) -> None:
