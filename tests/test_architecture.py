@@ -1,5 +1,7 @@
 """The imports follow the drawing; and the check sees what does not."""
 
+import re
+
 from tests import architecture
 
 
@@ -12,6 +14,13 @@ def test_no_arrow_runs_against_the_drawing_and_no_files_import_in_a_circle():
 def test_no_file_is_longer_than_a_reader_can_hold():
     name, lines = architecture.longest()
     assert lines <= architecture.LONGEST, name
+
+
+def test_the_page_has_the_rooms_in_their_order():
+    blocks = re.findall(r"```\n(.*?)```", (architecture.ROOT / "docs/contracts.md").read_text(), re.DOTALL)
+    rooms, library, *_ = (tuple(re.split(r"\s*<\s*", block.strip())) for block in blocks)
+    assert rooms == ("genrec", *architecture.ROOMS[len(architecture.LIBRARY) :])
+    assert library == architecture.LIBRARY
 
 
 def test_what_is_wrong_is_seen():
