@@ -118,6 +118,7 @@ def sweep(a: argparse.Namespace) -> None:
     from perf.slo.sweep import sweep as measured
     from perf.slo.sweep import verdict
 
+    tell_outdated(a.artifact)
     with ended_by_sigterm():
         found = measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)
     print(verdict(found), file=sys.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 from cli.collector import Collector
-from cli.options import check_unset
+from cli.options import check_unset, tell_outdated
 from cli.running import read_server
 from cli.web.app import HOSTS, Page, application
 from cli.web.shelf import Shelf
@@ -28,10 +28,12 @@ ANY_PORT = "http://127.0.0.1:0/v1/traces"
 
 def run(a: argparse.Namespace) -> None:
     """Serve the page until SIGINT or SIGTERM."""
-    if not 1 <= a.port <= 65535:
-        raise InputError("port", f"is {a.port}", "1 to 65535")
     if a.server:
         check_unset(a, ["beam_width"], "--server")
+    else:
+        tell_outdated(a.artifact)
+    if not 1 <= a.port <= 65535:
+        raise InputError("port", f"is {a.port}", "1 to 65535")
     if not is_free(a.port):
         raise InputError("port", f"{a.port} is in use on {HOSTS[0]}", "a free port, by --port")
     with until_interrupted(), page_of(a.artifact, a.server, a.beam_width) as page:

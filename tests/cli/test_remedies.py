@@ -71,6 +71,8 @@ def test_an_export_of_an_earlier_generator(
         ["recommend", str(artifact), "--history", "1"],
         ["rank", str(artifact), "--history", "1"],
         ["evaluate", str(artifact)],
+        ["web", str(artifact), "--port", "0"],
+        ["sweep", str(artifact), "--slo-p99-ms", "1", "--beam-width", "0", "--out", str(tmp_path / "sweep")],
     ):
         main(answers)
         assert says in capsys.readouterr().err, answers

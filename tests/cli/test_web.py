@@ -32,6 +32,7 @@ from tests.cli.page import NOBODY, page_at
 ENDED = """
 import argparse, os, signal, threading
 from contextlib import contextmanager
+from pathlib import Path
 from cli.web import serve
 from cli.web.app import Page
 from deploy.ports import choose_ports
@@ -47,7 +48,7 @@ run_app, serve.page_of = serve.web.run_app, page_of
 serve.web.run_app = lambda *app, **how: run_app(
     *app, **how | {"print": lambda *_: os.kill(os.getpid(), signal.SIGTERM)}
 )
-serve.run(argparse.Namespace(artifact=None, server=None, beam_width=1, port=choose_ports().http))
+serve.run(argparse.Namespace(artifact=Path("mine"), server=None, beam_width=1, port=choose_ports().http))
 """
 
 
