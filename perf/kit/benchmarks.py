@@ -105,7 +105,7 @@ BENCHMARKS = {
     "returning_peers": Benchmark(
         "perf.peers.returning", "and how much faster for users who come again, beside a prefix cache?", 6
     ),
-    "gpu": Benchmark("perf.gpu.run", "how fast are the kernel and whole requests on a GPU?", 5),
+    "gpu": Benchmark("perf.gpu.run", "how fast are the kernel and whole requests on a GPU?", 8),
 }
 
 

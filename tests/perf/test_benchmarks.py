@@ -48,6 +48,14 @@ def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
         )
 
 
+def test_the_one_of_gpus_is_listed_with_the_minutes_that_it_takes() -> None:
+    from perf.gpu.run import LIMIT_S
+
+    minutes = BENCHMARKS["gpu"].minutes
+    assert minutes == LIMIT_S / 60
+    assert f"all figures below: {minutes:g} minutes" in (ROOT / "docs/gpu.md").read_text()
+
+
 def test_one_runs_by_its_name_with_its_own_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
