@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
-from genrec import manifest
+from genrec import hashing
 
 ITEMS = r'a CSV, TSV or Parquet file with columns item, title; or JSON {item: {"title": "..."}, ...}'
 IDS = 'JSON {item: ["<a_12>", "<b_3>", ...]} or CSV item,code_1,..,code_L'
@@ -90,13 +90,13 @@ def test_data_names_the_option(
 
 
 def test_data_reads_each_file_for_its_hash_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed, digest = [], manifest._digest
+    hashed, digest = [], hashing.sha256_of
 
     def told(path: Path, moved: Callable[[int], object]) -> str:
         hashed.append(path.name)
         return digest(path, moved)
 
-    monkeypatch.setattr(manifest, "_digest", told)
+    monkeypatch.setattr(hashing, "sha256_of", told)
     given = ["--interactions", str(folder / "seen.csv"), "--items", str(folder / "items.csv")]
     assert main(["data", str(folder / "new"), *given]) == 0
     assert sorted(name for name in hashed if name.endswith(".csv")) == ["items.csv", "seen.csv"]

@@ -15,7 +15,7 @@ from tests.cli.page import NOBODY, page_at
 from tests.serving.processes import until
 
 HEAD = b"Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
-LONG = b"GET /api/titles?typed=" + b"a" * 9000 + b" HTTP/1.1\r\n" + HEAD + b"\r\n"
+LONG = b"GET / HTTP/1.1\r\n" + HEAD + b"Cookie: " + b"a" * 9000 + b"\r\n\r\n"
 PACKED = b"POST /api/recommend HTTP/1.1\r\n" + HEAD + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
 NO_HEADER = b"GET / HTTP/1.1\r\nHost 127.0.0.1\r\n\r\n"
 NEVER_READ = struct.pack("ii", 1, 0)  # SO_LINGER: closed with a reset
