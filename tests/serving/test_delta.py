@@ -169,7 +169,6 @@ def test_a_damaged_delta_is_refused_and_what_served_goes_on(world: World, served
     assert f"delta 3 is refused, delta 2 goes on: {file}: is not the file that stage `delta` made" in log
 
 
-@pytest.mark.long
 def test_a_restart_has_all_deltas_in_their_order(world: World, served: RunningServer) -> None:
     restarts = served.restarts
     os.kill(stub_of(served.pid, "score_candidates"), signal.SIGKILL)
