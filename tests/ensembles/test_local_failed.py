@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def test_rankings_end_where_what_is_ahead_of_them_cannot_be_loaded(
     tiny_ranker: Path, before: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(steps.STEPS, "encode_prefix", "NoSuchStep")
-    folders = set(SHM.glob("genrec-local-*"))
+    mine = f"genrec-local-{os.getpid()}-*"  # another process runs tests beside this one
+    folders = set(SHM.glob(mine))
     with pytest.raises(AttributeError, match="NoSuchStep"):
         LocalRecommender(tiny_ranker, 16, decoder="rank", pool_user_mb=1, pool_item_mb=1)
-    assert not streams(before) and set(SHM.glob("genrec-local-*")) <= folders
+    assert not streams(before) and set(SHM.glob(mine)) <= folders
