@@ -89,9 +89,8 @@ class Groups:
             names, sizes, rows = metadata["names"], tensors["sizes"], tensors["rows"]
             if metadata.get("sha256") != _digest(names, sizes, rows):
                 raise ArtifactError(path, "does not match its own checksum")
-            spelled: dict[
-                str, list[Int32]
-            ] = {}  # a version may have been made when names were not of one spelling
+            # A version may have been made when names were not of one spelling
+            spelled: dict[str, list[Int32]] = {}
             for name, of in zip(json.loads(names), np.split(rows, np.cumsum(sizes))[:-1], strict=True):
                 spelled.setdefault(group_name(name), []).append(of)
             return cls(list(spelled), [_union(members) for members in spelled.values()], items)
