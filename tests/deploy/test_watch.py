@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy import tritonserver, watch
-from deploy.watch import ANSWERS_LATER, FAILED_PROBES, READS_REQUESTS, Trouble, Watch
+from deploy.watch import ANSWERS_LATER, FAILED_PROBES, HAVE_PASSES, READS_REQUESTS, Trouble, Watch
 from ensembles.served import served
 from genrec.steps import STEPS
 from genrec.steps.later import AnswersLater
@@ -39,6 +40,16 @@ def test_every_model_that_reads_requests_is_known() -> None:
         if set(step.inputs.values()) & {tensor.name for tensor in each.inputs if tensor.optional}
     }
     assert reads - ANSWERS_LATER == READS_REQUESTS
+
+
+def test_every_model_that_has_passes_is_known() -> None:
+    """Of what their steps load; an engine's layout alone, as a search reads it, is no pass."""
+    loads = re.compile(
+        r"^from genrec\.engine\.load\w* import .*\bload_(?:engine|executors|rank_executors)\b", re.M
+    )
+    models = {path.name for path in MODELS.iterdir()} & STEPS.keys()
+    steps = {name: Path(str(import_module(f"genrec.steps.{name}").__file__)) for name in models}
+    assert {name for name, file in steps.items() if loads.search(file.read_text())} == HAVE_PASSES
 
 
 WAITS = """#!/bin/sh
