@@ -107,7 +107,7 @@ def test_a_ranking_finds_the_prefix_that_was_computed_ahead(
     assert reused(other) == 0, "another user's"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     asked=st.lists(
         st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 24), st.integers(0, 30)), min_size=2, max_size=10

@@ -90,7 +90,7 @@ ASKED = st.tuples(st.integers(0, 3), st.integers(1, 24), st.integers(0, 30), st.
 TOGETHER = st.lists(ASKED, min_size=1, max_size=5)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     moves=st.lists(
         st.one_of(st.lists(ASKED, min_size=1, max_size=1), TOGETHER, st.sampled_from([*FAULTS, "forgotten"])),
