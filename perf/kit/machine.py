@@ -27,6 +27,8 @@ FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "am
 # Of these the first that a CPU's name and its features hold; both are in the name of the machine.
 MAKES = ("xeon", "epyc", "ryzen", "core", "intel", "amd", "neoverse", "graviton")
 FAMILIES = {"amx_bf16": "amx", "avx512_bf16": "avx512bf16", "avx512f": "avx512", "avx2": "avx2"}
+# Of CPUs with the features of others that multiply half as fast: make, and number of the family.
+GENERATIONS = {("epyc", "26"): "zen5"}
 HERE = Path(__file__).resolve().parent
 NO_SOURCE = (":(top,exclude)results", ":(top,exclude)docs", ":(top,exclude)*.md")
 PACKAGES = ("nvidia-pytriton", "tritonclient", "openvino", "numpy", "numba", "pyarrow")
@@ -77,12 +79,13 @@ def facts() -> dict[str, Any]:
 
 
 def name() -> str:
-    """What results of machines like this one are kept under: make, widest arithmetic and cores, as `xeon-amx-2`."""
+    """What results of machines like this one are kept under, as `xeon-amx-2`: make, arithmetic or generation, cores."""
     words = re.findall(r"[a-z]+", _cpu_field("model name").lower())
     flags = _cpu_field("flags").split()
     make = next((word for word in MAKES if word in words), platform.machine() or "cpu")
     width = next((short for flag, short in FAMILIES.items() if flag in flags), "plain")
-    return f"{make}-{width}-{usable_cores()}"
+    kind = GENERATIONS.get((make, _cpu_field("cpu family")), width)
+    return f"{make}-{kind}-{usable_cores()}"
 
 
 def commit(folder: Path = HERE) -> str:

@@ -97,18 +97,19 @@ def test_a_label_names_no_folder() -> None:
 
 
 MACHINES = {
-    "xeon-amx-2": ("Intel(R) Xeon(R) Processor", "avx2 avx512f avx512_bf16 amx_bf16"),
-    "epyc-avx512bf16-2": ("AMD EPYC 9R14", "avx2 avx512f avx512_bf16"),
-    "xeon-avx512-2": ("Intel(R) Xeon(R) Platinum 8259CL", "avx2 avx512f"),
-    "epyc-avx2-2": ("AMD EPYC 7571", "avx2"),
-    "core-plain-2": ("Intel(R) Core(TM) i7", "sse4_2"),
+    "xeon-amx-2": ("Intel(R) Xeon(R) Processor", "6", "avx2 avx512f avx512_bf16 amx_bf16"),
+    "epyc-avx512bf16-2": ("AMD EPYC 9R14", "25", "avx2 avx512f avx512_bf16"),
+    "epyc-zen5-2": ("AMD EPYC", "26", "avx2 avx512f avx512_bf16"),
+    "xeon-avx512-2": ("Intel(R) Xeon(R) Platinum 8259CL", "6", "avx2 avx512f"),
+    "epyc-avx2-2": ("AMD EPYC 7571", "23", "avx2"),
+    "core-plain-2": ("Intel(R) Core(TM) i7", "6", "sse4_2"),
 }
 
 
 @pytest.mark.parametrize("made", MACHINES)
 def test_a_machine_is_named_after_its_cpu(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
-    model, flags = MACHINES[made]
-    monkeypatch.setattr(machine, "_cpu_field", {"model name": model, "flags": flags}.__getitem__)
+    fields = dict(zip(("model name", "cpu family", "flags"), MACHINES[made], strict=True))
+    monkeypatch.setattr(machine, "_cpu_field", fields.__getitem__)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1})
     assert machine.name() == made
 
