@@ -9,17 +9,16 @@ Section 6.3: work arrays are reused.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from genrec.catalogue.validity import ValidityIndex, frozen
 from genrec.errors import InputError
 from genrec.search.constraint import Constraint
+from genrec.search.kernels import NO_ROW, emit, family_sizes, gather, score_children
 from genrec.search.scratch import Scratch, of_thread
 from genrec.search.select import learn, threshold
 
@@ -56,7 +55,6 @@ def zeros(count: int) -> Beams:
 _ROOT = zeros(1)
 _TYPES = tuple(np.dtype(t) for t in (np.int64, np.int32, np.float32, np.int32))  # of the fields of Beams
 _NOTHING = frozen(np.empty(0, np.int32))
-_NO_ROW = -2
 
 
 def learn_selection(index: ValidityIndex, width: int) -> None:
@@ -99,24 +97,24 @@ def expand(
     hidden = _NOTHING if blocked is None else _as(blocked.at(level), np.int32)
     alone = None if blocked is None else blocked.open_at(level)
     given = _NOTHING if alone is None else _as(alone, np.int32)
-    found = _gather(
+    found = gather(
         _view(logits), _as(rows, np.int64), nodes, pointers, codes, hidden, given, alone is not None,
         work.starts, work.families, work.best, work.child, work.logit, work.weight,
     )  # fmt: skip
-    if found == _NO_ROW:
+    if found == NO_ROW:
         problem = "does not name every beam of several children, in their order"
         raise InputError("scored", problem, f"places 0 to {len(parent) - 1}")
     if found < 0:
         raise InputError("logits", "has NaN or +inf at a valid code", "finite numbers or -inf")
     np.exp(work.weight[:total], out=work.weight[:total])  # NumPy's exp is vectorised, numba's is not
-    _score(work.starts, work.families, work.best, scores, work.logit, work.weight)
+    score_children(work.starts, work.families, work.best, scores, work.logit, work.weight)
     kept = min(width, found)
     floor, ties = -np.inf, found
     if kept < found:
         floor, ties = threshold(work.logit, found, kept, work.keys, work.histogram)
     take = np.empty if scratch is None else scratch.take
     out = Beams(*(take((kept,), kind) for kind in _TYPES))
-    _emit(
+    emit(
         floor, ties, work.starts, work.child, work.logit, codes, size, paths,
         out.paths, out.nodes, out.scores, out.parents,
     )  # fmt: skip
@@ -141,7 +139,7 @@ def _checked(
     parent, pointers = _ROOT if beams is None else beams, index.children_into(level)
     nodes, scores = _as(parent.nodes, np.int32), _as(parent.scores, np.float32)
     paths = _as(parent.paths, np.int64)
-    total = _family_sizes(nodes, scores, pointers) if len(nodes) == len(scores) == len(paths) else -1
+    total = family_sizes(nodes, scores, pointers) if len(nodes) == len(scores) == len(paths) else -1
     if total < 0:
         problem = f"are not ascending nodes of level {level - 1}, each with a path and a finite or -inf score"
         raise InputError("beams", problem, f"nodes 0 to {len(pointers) - 2}")
@@ -162,122 +160,3 @@ def _view(array: Array) -> Array:
 
 def _as(array: Array, kind: type[np.generic]) -> Array:
     return _view(np.ascontiguousarray(array, kind))
-
-
-@njit(cache=True, nogil=True)
-def _family_sizes(nodes: Array, scores: Array, pointers: Array) -> int:
-    """Number of all children; -1 if nodes leave the level or do not ascend, or a score is NaN or +inf."""
-    total = 0
-    last = -1
-    for node, score in zip(nodes, scores):  # noqa: B905 (numba has no strict=)
-        if node <= last or node >= len(pointers) - 1 or not score < np.inf:
-            return -1
-        last = node
-        total += pointers[node + 1] - pointers[node]
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _gather(
-    logits: Array, scored: Array, nodes: Array, pointers: Array, codes: Array, hidden: Array,
-    given: Array, these: bool,
-    starts: Array, families: Array, best: Array, child: Array, logit: Array, weight: Array,
-) -> int:  # fmt: skip
-    """Lay the unblocked children of every beam side by side; their number, or -1 for NaN or +inf, -2 for no row.
-
-    weight is of all children, as `families` has them. An only child's logit counts as 0.
-
-    scored int64[W'], nodes int32[W], pointers int32[P + 1], codes uint16/int32[P_l], hidden int32[any] ascending;
-    given int32[any] likewise, none but `these` may be reached where that is so. Nodes ascend, so each is walked once.
-    """
-    n = 0
-    m = 0
-    h = 0
-    g = 0
-    row = -1
-    bad = False
-    for b in range(len(nodes)):
-        starts[b] = n
-        families[b] = m
-        first, end = pointers[nodes[b]], pointers[nodes[b] + 1]
-        alone = end - first == 1
-        if row + 1 < len(scored) and scored[row + 1] == b:
-            row += 1
-        elif not alone:
-            return _NO_ROW
-        h += np.searchsorted(hidden[h:], first)
-        g += np.searchsorted(given[g:], first)
-        top = np.float32(-np.inf)
-        for c in range(first, end):
-            x = np.float32(0.0) if alone else logits[row, codes[c]]
-            bad |= not x < np.inf
-            top = max(top, x)
-            weight[m] = x
-            m += 1
-            reached = not these
-            if these and g < len(given) and given[g] == c:  # a hidden one too may be among these
-                reached = True
-                g += 1
-            if h < len(hidden) and hidden[h] == c:
-                reached = False
-                h += 1
-            if not reached:
-                continue
-            child[n] = c
-            logit[n] = x
-            n += 1
-        best[b] = top
-        for k in range(families[b], m):
-            weight[k] -= top  # NaN where top is -inf; `_score` does not read those
-    if row + 1 < len(scored):
-        return _NO_ROW
-    starts[len(nodes)] = n
-    families[len(nodes)] = m
-    return -1 if bad else n
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
-def _sum(values: Array) -> float:
-    """Sum of float32[n] in float64, in any order: the freedom to reorder is what lets it use vectors."""
-    total = 0.0
-    for value in values:
-        total += value
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _score(starts: Array, families: Array, best: Array, scores: Array, logit: Array, weight: Array) -> None:
-    """Turn logit float32[n] into scores, in place; weight holds exp(logit - best of the beam) of every child."""
-    for b in range(len(scores)):
-        begin, end = starts[b], starts[b + 1]
-        if best[b] == -np.inf:
-            continue  # every logit is -inf, and so is every score
-        shift = np.float64(best[b]) + math.log(_sum(weight[families[b] : families[b + 1]]))
-        for k in range(begin, end):
-            # + 0.0 turns -0.0 into 0.0: equal scores must be equal bits for the selection.
-            logit[k] = np.float32((np.float64(logit[k]) - shift) + scores[b]) + np.float32(0.0)
-
-
-@njit(cache=True, nogil=True)
-def _emit(
-    floor: float, ties: int, starts: Array, child: Array, score: Array, codes: Array, size: int,
-    parents: Array, paths: Array, nodes: Array, scores: Array, parent: Array,
-) -> None:  # fmt: skip
-    """Write what scores above `floor`, and the first `ties` that equal it, in order of candidates.
-
-    Candidates ascend by path, so the first of equals are those of the smallest path.
-    """
-    n = 0
-    for b in range(len(parents)):
-        for k in range(starts[b], starts[b + 1]):
-            if score[k] < floor:
-                continue
-            if score[k] == floor:
-                if ties == 0:
-                    continue
-                ties -= 1
-            paths[n] = parents[b] * size + codes[child[k]]
-            nodes[n] = child[k]
-            scores[n] = score[k]
-            parent[n] = b
-            n += 1
