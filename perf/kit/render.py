@@ -131,7 +131,8 @@ def _command(result: Result, path: Path) -> str:
 def _by_machine(figures: Sequence[Figure], root: Path, folder: Path) -> list[str]:
     """A column for each machine, whose cells link to their results, and those links; nothing without results.
 
-    A figure has a row for each thing that its results say it is of. The command is that of the newest of them.
+    A figure has a row for each thing that its results say it is of. The command is that of the newest of them. One that
+    is that of all rows stands above the table.
     """
     saved = {file: list(results(root, file)) for file in dict.fromkeys(figure.file for figure in figures)}
     machines = sorted({result["machine"]["name"] for found in saved.values() for _, result in found})
@@ -152,7 +153,12 @@ def _by_machine(figures: Sequence[Figure], root: Path, folder: Path) -> list[str
         for file, found in saved.items()
         for path, result in found
     ]
-    return [_markdown(["", *machines, "command"], rows), "\n".join(links)] if rows else []
+    if not rows:
+        return []
+    commands = {row[-1] for row in rows}
+    if len(commands) > 1:
+        return [_markdown(["", *machines, "command"], rows), "\n".join(links)]
+    return [f"By {commands.pop()}:", _markdown(["", *machines], [row[:-1] for row in rows]), "\n".join(links)]
 
 
 def _rows(wanted: Table, result: Result, path: Path) -> str:

@@ -98,8 +98,8 @@ def test_a_figure_stands_below_its_machine_and_links_to_its_result(root: Path) -
     (root / "docs" / "swap.md").write_text("<!-- results: swap -->\n<!-- /results -->\n")
     made = write(root)
     lines = made["README.md"].splitlines()
-    assert "|  | epyc-avx2-2 | xeon-amx-2 | command |" in lines
-    row = "| failed | [3][epyc-avx2-2/swap] | [{}][xeon-amx-2/swap] | `genrec bench swap --more` |"
+    assert "By `genrec bench swap --more`:" in lines and "|  | epyc-avx2-2 | xeon-amx-2 |" in lines
+    row = "| failed | [3][epyc-avx2-2/swap] | [{}][xeon-amx-2/swap] |"
     assert row.format(0) in lines
     assert '[xeon-amx-2/swap]: results/xeon-amx-2/swap.json "commit abc1234"' in lines
     assert '[xeon-amx-2/swap]: ../results/xeon-amx-2/swap.json "commit abc1234"' in made["swap.md"]
