@@ -123,6 +123,8 @@ def _obituary(rank: int, process: BaseProcess) -> str:
     process.join(GRACE_S)
     code = process.exitcode or 0
     how = f"of signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with code {code}"
+    if -code == signal.SIGKILL:
+        how += ", as whoever the system ends for want of memory"
     return f"rank {rank} of the training died {how}; the other ranks were ended"
 
 
