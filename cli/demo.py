@@ -84,11 +84,12 @@ def show_it(artifact: Path, source: str, beam_width: int) -> None:
 
 def prepare(artifact: Path, source: str) -> None:
     """Every stage up to engines."""
-    make_data(artifact, source)
-    make_catalogue(artifact)
-    make_model(artifact)
-    make_draft(artifact, changes={"epochs": DRAFT_EPOCHS})
-    make_servable(artifact)
+    with ended_by_sigterm():  # processes of a stage and what they share end with it
+        make_data(artifact, source)
+        make_catalogue(artifact)
+        make_model(artifact)
+        make_draft(artifact, changes={"epochs": DRAFT_EPOCHS})
+        make_servable(artifact)
 
 
 def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
