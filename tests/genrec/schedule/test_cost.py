@@ -34,6 +34,15 @@ def test_rankings_and_parts_of_1k_to_8k_tokens_teach_tokens_and_their_square() -
     assert cost.tokens_of_ranking(1e-4) == 0, "its candidates alone take longer"
 
 
+def test_rankings_of_several_users_at_once_teach_what_each_takes() -> None:
+    draw, cost = np.random.default_rng(0), PassCost()
+    for _ in range(200):
+        users = [(int(past), int(new)) for past, new in draw.integers(1, 4096, (draw.integers(1, 9), 2))]
+        cost.learn_together(users, sum(law(True, *each) for each in users))
+    for past, new in ((0, 1000), (3000, 10), (1000, 4000)):
+        assert cost.seconds(True, past, new) == pytest.approx(law(True, past, new), rel=0.02)
+
+
 def test_no_factor_is_negative_and_a_longer_history_never_cheaper() -> None:
     """Short passes that took long, long ones that did not, as on a machine with other things to do."""
     draw, cost = np.random.default_rng(1), PassCost()
