@@ -50,6 +50,15 @@ def test_where_larger_batches_took_no_longer_they_may_grow():
     assert cost.tokens(0.001) == 0, "a batch takes longer than that"
 
 
+def test_what_is_forgiven_is_expected_to_take_half_as_long():
+    cost = BatchCost()
+    for tokens in [300, 600] * 40:
+        cost.learn(tokens, 0.004 + tokens * 1e-5)
+    before = [cost.seconds(1, tokens) for tokens in (1, 300, 2000)]
+    cost.forgive()
+    assert [cost.seconds(1, tokens) for tokens in (1, 300, 2000)] == [pytest.approx(s / 2) for s in before]
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3000), st.floats(1e-4, 1.0)), min_size=1, max_size=40))
 def test_it_is_the_least_squares_of_what_is_remembered(batches):
