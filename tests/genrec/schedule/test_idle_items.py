@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genrec.schedule.idle_items import IdleBatch, IdleItems
+from genrec.schedule.idle_items import SHARE, IdleBatch, IdleItems
 
 
 class Bench:
@@ -16,9 +16,15 @@ class Bench:
 
     def __init__(self) -> None:
         self.queue: list[IdleBatch] = []
-        scheduler: Any = SimpleNamespace(offer=lambda batch, tokens, pause_s: self.queue.append(batch))
-        self.idle, self.done = IdleItems(scheduler, 3, 0.01, clock=lambda: 0.0), list[int]()
+        self.offers: list[tuple[int, float]] = []  # tokens, and the pause before them
+        scheduler: Any = SimpleNamespace(offer=self.offer)
+        self.now = 0.0
+        self.idle, self.done = IdleItems(scheduler, 3, 0.01, clock=lambda: self.now), list[int]()
         self.executor: Any = None
+
+    def offer(self, batch: IdleBatch, tokens: int, pause_s: float) -> None:
+        self.queue.append(batch)
+        self.offers.append((tokens, pause_s))
 
     def work(self, executor: Any, places: Any) -> bool:
         self.done += places.tolist()
@@ -57,6 +63,37 @@ def test_what_is_left_of_work_that_ends_is_not_tried(end: bool | None) -> None:
     )
     bench.idle.end()
     assert bench.idle.idle
+    bench.idle.begin(np.arange(2), bench.work)
+    bench.run()
+    assert bench.done == [0, 1]
+
+
+def test_batches_grow_while_they_are_fast_and_take_their_share_of_the_time() -> None:
+    bench, took = Bench(), 0.004
+
+    def work(executor: Any, places: Any) -> bool:
+        assert not bench.idle.idle
+        bench.now += took
+        return bench.work(executor, places)
+
+    bench.idle.begin(np.arange(15), work)
+    bench.run()
+    assert bench.done == list(range(15)) and bench.idle.idle
+    tokens, pauses = zip(*bench.offers, strict=True)
+    assert tokens == (3 * 1, 3 * 2, 3 * 4, 3 * 8)
+    assert pauses == (0, *[pytest.approx(took / SHARE - took)] * 3)
+
+
+def test_work_that_fails_is_over_and_what_comes_next_is_done() -> None:
+    bench, tried = Bench(), list[int]()
+
+    def fails(executor: Any, places: Any) -> bool:
+        tried.extend(places.tolist())
+        raise KeyError
+
+    bench.idle.begin(np.arange(5), fails)
+    bench.run()
+    assert tried == [0] and bench.idle.idle
     bench.idle.begin(np.arange(2), bench.work)
     bench.run()
     assert bench.done == [0, 1]
