@@ -67,7 +67,7 @@ def test_a_plan_adds_up(request, order):
 
 def expected_order(name, request, frequency, room):
     """The rules in one place. `frequency` counts the request at hand."""
-    long = request.user >= request.items
+    long = request.user >= request.candidates * request.item
     if name in ("recompute", "user", "item", "split"):
         return {"recompute": "whole"}.get(name, name)
     if name == "agnostic":
