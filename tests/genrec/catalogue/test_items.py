@@ -100,9 +100,10 @@ def test_ids_that_lie_close_have_a_table_of_limited_size(items: int, apart: int,
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"item_ids": np.array([7, 7, 1])}, "item_id 7 appears twice"),
+        ({"item_ids": np.array([7, 7, 9])}, "item_id 7 appears twice"),
         ({"codes": np.array([[0, 1], [2, 4], [0, 1]])}, "code_2 of item -3 is 4, outside 0..3"),
         ({"codes": np.array([[0, 1], [2, 0]])}, "not (3, L)"),
+        ({"codebook_sizes": (8,)}, "1 codebook sizes for 2 levels"),
         ({"popularity": np.array([1, -1, 0])}, "negative"),
         ({"titles": ["a"]}, "1 titles"),
         ({"item_ids": np.array([])}, "no items"),
