@@ -220,7 +220,7 @@ HOSTILE = {
     "missing tensor": lambda t, _: t.__delitem__("codes_2"),
     "pointer type": lambda t, _: t.update(first_child_1=t["first_child_1"].astype(np.int64)),
     "code type": lambda t, _: t.update(codes_2=t["codes_2"].astype(np.int16)),
-    "rows type": lambda t, _: t.update(rows=t["rows"].astype(np.float32)),
+    "rows type": lambda t, _: t.update(rows=t["rows"].astype(np.int64)),
     "rows shape": lambda t, _: t.update(rows=t["rows"].reshape(4, 10)),
     "version": lambda t, m: m.update(version="2"),
     "format": lambda t, m: m.update(format="other"),
