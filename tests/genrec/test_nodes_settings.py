@@ -1,4 +1,4 @@
-"""Settings of several nodes: what is wrong is named, with what is accepted."""
+"""Settings, those of several nodes above all: what is wrong is named, with what is accepted."""
 
 from pathlib import Path
 
@@ -19,6 +19,20 @@ def test_two_nodes_are_told_all_of_it_and_one_nothing(monkeypatch):
     for name, value in two.environment().items():
         monkeypatch.setenv(name, value)
     assert Settings.from_environment() == two and settings().nodes == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("GENREC_ARTIFACT", "", "GENREC_ARTIFACT: is not set .*the launcher sets it"),
+        ("GENREC_BEAM_WIDTH", "many", "GENREC_BEAM_WIDTH: is 'many' .*a whole number"),
+    ],
+)
+def test_a_variable_that_is_missing_or_no_number_is_named(monkeypatch, variable, value, problem):
+    for name, given in {**settings().environment(), variable: value}.items():
+        monkeypatch.setenv(name, given)
+    with pytest.raises(InputError, match=problem):
+        Settings.from_environment()
 
 
 @pytest.mark.parametrize(
