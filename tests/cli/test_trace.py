@@ -174,7 +174,7 @@ def test_a_server_traces_only_what_it_is_asked_to() -> None:
 @pytest.mark.parametrize(
     "url",
     ("127.0.0.1:4318", "http://127.0.0.1:4318", "http://h/a b", "http://h/,level=TENSORS",
-     "http://127.0.0.1:65536/v1/traces", "http://127.0.0.1:x/v1/traces", "http://[::1/v1/traces"),
+     "http://127.0.0.1:65536/v1/traces", "http://127.0.0.1:x/v1/traces", "http://[::1/v1/traces", ANY_PORT),
 )  # fmt: skip
 def test_a_trace_url_is_a_url(url: str) -> None:
     with pytest.raises(InputError, match=r"trace_url: is .*accepted: http://host:port/path"):
