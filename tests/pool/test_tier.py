@@ -245,7 +245,7 @@ def test_a_folder_that_is_not_there_or_has_no_room_is_named(pool, tmp_path):
         Tier(pool, Path("/dev/shm"), 1 << 50)
 
 
-@pytest.mark.parametrize("given", ["nowhere", "{there}/nowhere"])
+@pytest.mark.parametrize("given", ["nowhere", "{there}/nowhere", "."])
 def test_settings_want_a_folder_that_is_there(tmp_path, given):
     with pytest.raises(InputError, match=r"pool_disk: is .*absolute path of a folder that is there"):
         Settings(Path("a"), Path("b"), pool_disk=given.format(there=tmp_path))
