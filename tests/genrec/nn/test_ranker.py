@@ -201,6 +201,7 @@ def test_other_generators_and_broken_files_are_refused_by_name(saved: tuple[Rank
         {"order": "sideways"}, {"item_tokens": 0}, {"generator_weight": -1}, {"shared": 3}, {"what": 1}, {"reach": 3},
         {"reach": -2}, {"reach": "4"}, {"layers": -1}, {"layers": 9}, {"layers": 1, "shared": False},
         {"generator_weight": 1e7}, {"generator_weight": float("inf")}, {"generator_weight": 10**400},
+        {"history": "words"},
     )  # fmt: skip
     for text in ("{", "[]", *(json.dumps(good | change) for change in wrong)):
         (folder / OPTIONS).write_text(text)
