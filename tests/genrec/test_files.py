@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from genrec.files import made_aside, scratch_in, write_whole
+from genrec.errors import ArtifactError
+from genrec.files import check_regular, locked_folder, made_aside, scratch_in, write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,6 +33,18 @@ def test_nobody_else_reads_it_and_nobody_else_says_where_it_goes(tmp_path: Path)
     write_whole(path, "secret", 0o600)
     assert (other.read_text(), path.read_text(), path.is_symlink()) == ("mine", "secret", False)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    """A server writes such files, and looks at others, as long as it runs."""
+    before = len(os.listdir("/proc/self/fd"))
+    write_whole(tmp_path / "about.json", "new")
+    check_regular(tmp_path / "about.json")
+    with pytest.raises(ArtifactError, match="is not a regular file"):
+        check_regular(tmp_path)
+    with locked_folder(tmp_path), scratch_in(tmp_path):
+        pass
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_scratch_of_the_killed_goes_and_that_of_the_living_stays(tmp_path: Path) -> None:
