@@ -76,3 +76,18 @@ def test_a_folder_whose_follower_was_killed_half_way_is_there_again(tmp_path: Pa
     with pytest.raises(KeyError), made_aside(folder):
         raise KeyError
     assert (folder / "graph").read_text() == "old" and os.listdir(tmp_path) == ["onnx"]
+
+
+@pytest.mark.parametrize("left", [(), (".old",), (".partial",), (".old", ".partial")], ids=str)
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_is_made_anew_whatever_was_left_beside_it(
+    tmp_path: Path, there: bool, left: tuple[str, ...]
+) -> None:
+    """`.old` of one that was killed when all but that was done, `.partial` of one that was killed before."""
+    folder = tmp_path / "onnx"
+    for end in (*left, *([""] if there else [])):
+        (tmp_path / f"onnx{end}").mkdir()
+        (tmp_path / f"onnx{end}" / f"of {end}").touch()
+    with made_aside(folder) as new:
+        (new / "graph").write_text("new")
+    assert os.listdir(tmp_path) == ["onnx"] and os.listdir(folder) == ["graph"]
