@@ -49,11 +49,18 @@ def test_a_container_that_is_told_its_path_of_the_host_finds_its_own_limit(tmp_p
     assert of_files(tmp_path, "0::/kubepods/burstable/pod7\n", max="400000 100000") == 4
 
 
+def test_a_group_s_name_may_have_colons(tmp_path: Path) -> None:
+    """As systemd's slices of containerd have."""
+    name = "pods.slice:cri-containerd:7"
+    assert of_files(tmp_path, f"0::/{name}\n", **{f"{name}__max": "200000 100000"}) == 2
+
+
 @pytest.mark.parametrize("mount", V1)
 def test_the_first_version_s_limit(tmp_path: Path, mount: str) -> None:
     files = {f"{mount}__a__cfs_quota_us": "150000", f"{mount}__a__cfs_period_us": "50000"}
+    of_others = {name.replace("__a__", "__other__"): "50000" for name in files}
     cgroups = "12:memory:/other\n3:cpu,cpuacct:/a\n1:name=systemd:/a\n0::/\n"
-    assert of_files(tmp_path, cgroups, **files) == 3
+    assert of_files(tmp_path, cgroups, **files, **of_others) == 3
     assert of_files(tmp_path, cgroups, **files | {f"{mount}__a__cfs_quota_us": "-1"}) == 0
 
 
