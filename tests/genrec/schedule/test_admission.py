@@ -46,6 +46,9 @@ def test_time_is_a_share_and_what_was_not_spent_comes_back() -> None:
     assert admission.admit(1, 0.5) == NO_TIME
     admission.end(1, made=True, unspent_s=0.5)
     assert admission.admit(1, 0.5) == ADMITTED
+    clock.now += 100
+    found = [admission.admit(1, SHARE * BURST_S) for _ in range(2)]
+    assert found == [ADMITTED, NO_TIME], "of a quiet second is saved up, and no more"
 
 
 @given(
