@@ -42,8 +42,10 @@ def rehearsed(one: Callable[[int], float], both: Callable[[int], float]) -> tupl
         made.append(Told("one", clock, one))
         return made[-1]
 
-    chosen = OneCoreOrAll(Told("all", clock, both), make, WIDTH, lambda: clock[0])
+    all_cores = Told("all", clock, both)
+    chosen = OneCoreOrAll(all_cores, make, WIDTH, lambda: clock[0])
     chosen.rehearse(1, SPAN, None, PAST)  # type: ignore[arg-type]
+    assert all_cores.rehearsed == [(1, SPAN, PAST)]
     return chosen, made
 
 
