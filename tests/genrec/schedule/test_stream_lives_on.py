@@ -11,20 +11,23 @@ from genrec.schedule.scheduler import Scheduler
 
 
 def test_a_batch_that_raises_ends_no_stream_and_stands_nowhere():
-    ran, done = [], threading.Event()
+    ran, done, now = [], threading.Event(), [1000.0]
 
     def run(batch):
         ran.append(batch)
         if batch == ["bad"]:
+            now[0] += 60.0
             raise OSError("no shared memory is left")
+        now[0] += 0.01
         done.set()
 
-    scheduler = Scheduler([run], 10, 0.0, 1)
+    scheduler = Scheduler([run], 10, 0.0, 1, lambda: now[0])
     scheduler.submit("bad", 10)
     scheduler.submit("good", 10)
     assert done.wait(30) and ran == [["bad"], ["good"]]
     scheduler.close()
     assert not scheduler._running and scheduler.ahead_s(1e12) == 0.0
+    assert 0 < scheduler._until_done(now[0], [10]) < 1, "nothing is learnt from how long it took"
 
 
 def test_nothing_is_taken_once_nobody_would_run_it():
