@@ -1,4 +1,4 @@
-"""What is queued and runs, as it is estimated: in full batches, on all streams."""
+"""What is queued and runs, as it is estimated: in full batches, on all streams; and what waits for such a batch."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ def test_what_is_queued_goes_in_full_batches_that_streams_share(streams, queued,
     for gate in gates:
         gate.go.set()
     scheduler.close()
+
+
+def test_a_stream_that_is_free_lets_a_request_wait_for_company():
+    gate = Gate()
+    scheduler = Scheduler([gate], 100, 8.0, 8, Clock())  # no time passes
+    scheduler.submit("early", 50)
+    until(lambda: scheduler._changed._waiters)  # the stream has seen it
+    scheduler.submit("late", 50)
+    assert gate.begun.wait(30)
+    scheduler.close()
+    assert gate.batches == [["early", "late"]]
