@@ -60,6 +60,25 @@ def test_all_change_over_once_the_slowest_has_loaded(
     until(lambda: said(settings, "late") == agreement.Acknowledgement(wanted.serial, (1, 2), 2))
 
 
+def test_nobody_changes_over_while_one_still_starts(
+    settings: Settings, process: Callable[..., Versioned[str]]
+) -> None:
+    """It loads what the others serve, and would serve that alone."""
+    early, pointed = process("early"), list[Current]()
+
+    def starts(folder: Path) -> str:
+        if not pointed:
+            pointed.append(to(settings, 2))
+            until(lambda: said(settings, "early").loaded == (1, 2))
+            for _ in range(20):
+                time.sleep(0.01)
+                assert early.current == 1
+        return folder.name
+
+    late = process("late", starts)
+    until(lambda: (early.current, late.current) == (2, 2))
+
+
 def test_what_one_refuses_nobody_serves(settings: Settings, process: Callable[..., Versioned[str]]) -> None:
     def picky(folder: Path) -> str:
         if folder.name == "2":
