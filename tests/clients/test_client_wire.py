@@ -63,6 +63,14 @@ def test_what_no_tensor_can_hold_is_refused_before_sending(field: str, arguments
     assert raised.value.limit and len(str(raised.value)) < 300
 
 
+@pytest.mark.parametrize("item", [2**63, -(2**63) - 1, 10**30])
+def test_an_item_that_is_too_large_is_named_whatever_stands_beside_it(item: int) -> None:
+    """NumPy makes floats of some of these lists, and objects of others."""
+    for history in ([item], [-1, item], [1, item]):
+        with pytest.raises(InputError, match=f"history: holds {item} "):
+            request.request_tensors(history)
+
+
 @pytest.mark.parametrize(
     "groups", [["7", "sale"], iter((7, "sale")), np.array(["7", "sale"]), [np.uint8(7), np.str_("sale")]]
 )
