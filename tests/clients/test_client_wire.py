@@ -126,6 +126,28 @@ def test_scores_that_are_no_numbers_are_refused_before_sending(scores: Any) -> N
         rank_wire.rank_tensors([1], [2], 1, scores, None, None)
 
 
+@pytest.mark.parametrize("scores", [[1.0], [1.0, 2.0, 3.0], 1.0, [[1.0, 2.0]]])
+def test_scores_are_one_per_candidate(scores: Any) -> None:
+    with pytest.raises(InputError, match=r"scores: have shape .* \(accepted: 2, one per candidate\)"):
+        rank_wire.rank_tensors([1], [2, 3], 1, scores, None, None)
+    made = rank_wire.rank_tensors([1], [2, 3], 1, [0.5, -1], None, None)["candidate_scores"]
+    assert made.dtype == np.float32 and made.tolist() == [[0.5, -1.0]]
+
+
+def test_of_what_a_ranking_may_be_told_only_what_is_known_is_sent() -> None:
+    assert rank_wire.event_tensors(None, None, None, None) == {}
+    made = rank_wire.event_tensors([5], [2**40], 0, [3])
+    assert {name: (t.dtype.name, t.tolist()) for name, t in made.items()} == {
+        "ratings": ("int32", [[5]]),
+        "features": ("int32", [[3]]),
+        "times": ("int64", [[2**40]]),
+        "now": ("int64", [[0]]),
+    }
+    assert "retrieve" not in rank_wire.recommend_and_rank_tensors([1], None, 1)
+    found = rank_wire.recommend_and_rank_tensors([1], 0, 1)
+    assert found["retrieve"].dtype == np.int32 and found["retrieve"].tolist() == [[0]]
+
+
 class Result:
     def __init__(self, **outputs: Any) -> None:
         self._outputs = outputs
