@@ -17,7 +17,7 @@ from cli import trace
 from cli.collector import MOST_BYTES, MOST_TRACES, Collector
 from cli.main import main
 from cli.spans import Span, way_of
-from cli.waterfall import as_svg, as_text, rows
+from cli.waterfall import LABEL, as_svg, as_text, rows
 from clients.recommender import Recommender
 from deploy.command import command
 from deploy.launcher import RunningServer
@@ -273,17 +273,19 @@ def test_a_server_that_notes_its_end_late_stays_within_the_clients_time() -> Non
 
 
 def test_the_pictures_say_the_same() -> None:
-    whole = Span(
-        "client", 0, 4_000_000, [Span("queue", 1_000_000, 1_500_000), Span("a<b", 2_000_000, 4_000_000)]
-    )
+    parts = [Span("queue", 1_000_000, 1_500_000), Span("a<b", 2_000_000, 4_000_000)]
+    whole = Span("client", 0, 4_000_000, parts).shifted(1_700_000_000_000_000_000)
     lines = as_text(whole).splitlines()[1:]
-    assert [line.split()[:3] for line in lines] == [
-        ["client", "0.00", "4.00"], ["queue", "1.00", "0.50"], ["a<b", "2.00", "2.00"],
-    ]  # fmt: skip
-    bars = [line[line.index("█") :] for line in lines]
-    assert [len(bar) for bar in bars] == [48, 6, 24]
+    figures = [" ".join(line.split()[:3]) for line in lines]
+    assert figures == ["client 0.00 4.00", "queue 1.00 0.50", "a<b 2.00 2.00"]
+    bars = [line.partition("█") for line in lines]
+    places = [(len(before) - len(bars[0][0]), len(bar) + 1) for before, _, bar in bars]
+    assert places == [(0, 48), (12, 6), (24, 24)]
     drawn = list(ElementTree.fromstring(as_svg(whole)).iter("{http://www.w3.org/2000/svg}rect"))[1:]
-    assert [float(each.attrib["width"]) for each in drawn] == [640, 80, 320]
+    places = [(float(each.attrib["x"]) - LABEL, float(each.attrib["width"])) for each in drawn]
+    assert places == [(0, 640), (160, 80), (320, 320)]
+    told = whole.as_json()
+    assert [(each["start"], each["ms"]) for each in (told, *told["parts"])] == [(0, 4), (1, 0.5), (2, 2)]
     assert [depth for depth, _ in rows(whole)] == [0, 1, 1]
 
 
