@@ -1,4 +1,4 @@
-"""`genrec trace` of a request that no server has taken."""
+"""`genrec trace` of a request that no server has taken, and one whose spans were lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from cli.collector import Collector
 from cli.main import main
+from cli.spans import Span, way_of
 from tests.cli.page import NOBODY
 
 
@@ -34,3 +35,8 @@ def test_no_spans_are_waited_for(
     ]
     assert main(["trace", NOBODY, *options]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_request_whose_spans_were_lost_is_seen_from_outside_alone() -> None:
+    """Triton loses some. The page has the client's own times."""
+    assert way_of([], 10, 25) == Span("client", 10, 25)
