@@ -1,14 +1,18 @@
-"""What the loop's bar says."""
+"""What the loop's bar says, and how a budget of time is kept and spread."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from genrec.progress import counting
 from training import loop
+from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.world import World
 
 
@@ -41,3 +45,86 @@ def test_what_was_done_before_is_no_part_of_the_pace(tmp_path: Path, batch: int,
 @pytest.mark.parametrize(("best", "told"), [(-math.inf, "loss=1.0000"), (0.25, "best=0.2500, loss=1.0000")])
 def test_the_best_is_told_once_there_is_one(tmp_path: Path, best: float, told: str) -> None:
     assert shown(loop.Progress(best=best), tmp_path)[2] == told
+
+
+class Timed(Counted):
+    """A step takes six seconds of the clock `now`; the one after `most` is interrupted."""
+
+    embeddings = ShardedEmbeddings([], World())
+
+    def __init__(self, most: int = 99) -> None:
+        self.now, self.most, self.places = 0.0, most, list[float]()
+
+    def step(self, batch: list[int], done: float) -> float:
+        if len(self.places) == self.most:
+            raise KeyboardInterrupt
+        self.now += 6.0
+        self.places.append(round(done, 6))
+        return 1.0
+
+    def validate(self) -> tuple[float, dict[str, Any]]:
+        return 0.0, {}
+
+    def keep(self) -> None:
+        pass
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def take_up(self, tensors: dict[str, torch.Tensor]) -> None:
+        pass
+
+
+def trained(
+    task: Timed, limits: loop.Limits, folder: Path, patch: pytest.MonkeyPatch, save_every_s: float = 0.0
+) -> tuple[dict[str, Any], list[int]]:
+    """The report, and after which steps it was saved."""
+    saved, save = list[int](), loop._save
+
+    def noted(world: World, task: Timed, at: loop.Progress, folder: Path) -> None:
+        saved.append(at.step)
+        save(world, task, at, folder)
+
+    with patch.context() as patched:
+        patched.setattr(loop, "time", SimpleNamespace(monotonic=lambda: task.now))
+        patched.setattr(loop, "_save", noted)
+        return loop.train(World(), task, limits, folder, save_every_s), saved
+
+
+@pytest.mark.parametrize(
+    ("epochs", "minutes", "places"),
+    [
+        (4, 1.0, [step / 10 for step in range(10)]),
+        (2, 1.5, [step / 15 for step in range(15)]),
+        (1, 9.0, [step / 10 for step in range(10)]),
+    ],
+)
+def test_the_schedule_ends_with_the_budget_or_the_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int, minutes: float, places: list[float]
+) -> None:
+    """Else the rate of a training that has so many minutes would never have fallen."""
+    task = Timed()
+    report, _ = trained(task, loop.Limits(epochs, 9, minutes), tmp_path, monkeypatch)
+    assert task.places == [round(place, 6) for place in places]
+    assert report["seconds"] == 6 * len(places)
+    assert [each["epoch"] for each in report["log"]] == list(range(1, 1 + -(-len(places) // 10)))
+
+
+def test_time_before_an_interruption_is_of_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = loop.Limits(epochs=4, patience=9, minutes=1.5)
+    with pytest.raises(KeyboardInterrupt):
+        trained(Timed(most=12), limits, tmp_path, monkeypatch)
+    report, _ = trained(rest := Timed(), limits, tmp_path, monkeypatch)
+    assert (report["resumed_after_step"], report["seconds"]) == (12, 90)
+    assert rest.places == [0.8, round(13 / 15, 6), round(14 / 15, 6)]
+
+
+@pytest.mark.parametrize(("every_s", "steps"), [(0.0, [*range(1, 11)]), (20.0, [4, 8, 10]), (60.0, [10])])
+def test_it_is_saved_every_so_often_and_once_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, steps: list[int]
+) -> None:
+    for minutes in (None, 1.0):
+        limits = loop.Limits(epochs=1, patience=9, minutes=minutes)
+        assert trained(Timed(), limits, tmp_path / str(minutes), monkeypatch, every_s)[1] == steps
