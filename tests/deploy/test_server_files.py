@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from deploy import launcher
-from deploy.server_files import STUB, ServerFiles, check_numpy, find_server
+from deploy import launcher, server_files
+from deploy.server_files import STUB, ServerFiles, check_libraries, check_numpy, find_server
 from ensembles.served import served
 from genrec.errors import ArtifactError
 
@@ -48,6 +49,25 @@ def test_numpy_1_and_none_pass(python: Path, tmp_path: Path, version: str) -> No
 
 def test_this_environment_passes() -> None:
     check_numpy(find_server())
+    check_libraries(find_server())
+
+
+@pytest.mark.parametrize("lacks", ["server", "stub"])
+def test_libraries_that_the_loader_does_not_find_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """Of the server and of what it starts; where the folders that they are given are looked in."""
+
+    def listing(argv: list[Path], env: dict[str, str], **_: object) -> SimpleNamespace:
+        assert env == {"LD_TRACE_LOADED_OBJECTS": "1", "LD_LIBRARY_PATH": "/ours:/theirs"}
+        found = "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"
+        return SimpleNamespace(stdout=found + "\tlibre2.so.5 => not found\n" * (argv[0].name == lacks))
+
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")
+    monkeypatch.setattr(server_files.subprocess, "run", listing)
+    files = ServerFiles(tmp_path / "server", tmp_path, tmp_path / "stub", tmp_path, (Path("/ours"),))
+    with pytest.raises(ArtifactError, match=rf"{lacks}: shared libraries not found: libre2\.so\.5$"):
+        check_libraries(files)
 
 
 @pytest.mark.parametrize("draft", [True, False])
