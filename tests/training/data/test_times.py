@@ -37,6 +37,27 @@ def test_a_parquet_date_that_no_calendar_has_is_refused(tmp_path: Path) -> None:
         list(read_interactions(tmp_path / "i.parquet"))
 
 
+DAYS, SECONDS = ["2024-05-01", "1969-12-31", "2024-05-02"], [1_714_521_600, -86_400, 1_714_608_000]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")), pa.timestamp("ns", "Asia/Tokyo"),
+     pa.date32(), pa.date64()],
+    ids=str,
+)  # fmt: skip
+def test_dates_of_parquet_are_the_same_moments_in_every_type(tmp_path: Path, kind: pa.DataType) -> None:
+    """Pandas writes nanoseconds, other libraries whole days; a time zone is only how a moment is shown."""
+    given = pa.array(np.array(DAYS, "datetime64[s]")).cast(kind)
+    pq.write_table(pa.table({"user": [1] * 3, "item": [10, 11, 12], "date": given}), tmp_path / "i.parquet")
+    (block,) = read_interactions(tmp_path / "i.parquet")
+    assert block["time"].to_pylist() == SECONDS
+    gap = pa.array([None, *given.to_pylist()[1:]], kind)
+    pq.write_table(pa.table({"user": [1] * 3, "item": [10, 11, 12], "date": gap}), tmp_path / "i.parquet")
+    with pytest.raises(InputError, match=r"i\.parquet, column date: row 1 is None"):
+        list(read_interactions(tmp_path / "i.parquet"))
+
+
 def test_times_are_kept_in_whole_seconds(tmp_path: Path) -> None:
     dates = ["1970-01-02T00:00:09.9Z", "1969-12-31T23:59:59.5Z", "9999-12-31T23:59:59.999999-23:59", "5.25"]
     rows = "user,item,timestamp\n" + "".join(f"1,{10 + i % 3},{d}\n" for i, d in enumerate(dates))
