@@ -67,11 +67,11 @@ def choose_ports(http: int | None = None, grpc: int | None = None, metrics: int 
         chosen[field] = port
     for field in given:
         if field not in chosen:
-            chosen[field] = _free_port(set(given.values()) | set(chosen.values()))
+            chosen[field] = _free_port(set(chosen.values()))
     return Ports(chosen["http_port"], chosen["grpc_port"], chosen["metrics_port"])
 
 
-def _free_port(taken: set[int | None]) -> int:
+def _free_port(taken: set[int]) -> int:
     for _ in range(ATTEMPTS):
         port = random.SystemRandom().randint(FIRST, LAST)
         if port not in taken and is_free(port):
