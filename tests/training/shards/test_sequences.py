@@ -48,11 +48,15 @@ def test_every_rank_reads_its_shards_in_order(
             assert items.values[items.offsets[i] : items.offsets[i + 1]].tolist() == [user] * (user % 7)
 
 
-def test_reading_goes_on_where_it_ended_at_another_number_of_ranks(tmp_path: Path) -> None:
+def test_reading_goes_on_where_it_ended_at_another_number_of_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths, position = write_shards(tmp_path, [20, 9]), {"0.parquet": 11, "1.parquet": 9}
     rest = [users_of(read_shards(paths, COLUMNS, rank, 3, position)) for rank in range(3)]
     assert rest == [list(range(11, 20)), [], []]
-    assert next(read_shards(paths, COLUMNS, 0, 1, position)).first == 11
+    monkeypatch.setattr(sequences, "CHUNK_ROWS", 3)  # of the group in which row 14 is, the first two are done
+    chunks = list(read_shards(paths, COLUMNS, 0, 1, {"0.parquet": 14, "1.parquet": 9}))
+    assert [(each.first, each.sequences.count) for each in chunks] == [(14, 2), (16, 3), (19, 1)]
 
 
 def test_taking_and_joining() -> None:
@@ -97,4 +101,4 @@ def test_a_column_of_another_kind_is_refused(tmp_path: Path, column: pa.Array, s
 
 def test_shards_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has a twice"):
-        list(read_shards([tmp_path / "a", tmp_path / "b" / "a"], COLUMNS))
+        list(read_shards([tmp_path / "c", tmp_path / "a", tmp_path / "b" / "a"], COLUMNS))
