@@ -82,6 +82,8 @@ def test_windows_cover_every_transition(lengths: list[int], size: int, seed: int
     for start, n in zip(offsets, lengths, strict=False):
         if n >= 2:  # the newest items are one window, as long as it may be
             assert [max(start, start + n - size), start + n] in windows.tolist()
+        of_user = ((windows[:, 0] >= start) & (windows[:, 1] <= start + n)).sum()
+        assert n > size or of_user == (n >= 2), "a short history is one window"
     seen = {i for a, b in windows for i in range(a, b)}
     lost = [i for start, n in zip(offsets, lengths, strict=False) if n >= 2 for i in range(start, start + n)]
     # Only a window of a single item, at the oldest end, is dropped.
@@ -95,6 +97,11 @@ def test_batches_hold_each_window_once(lengths: list[int], items: int, seed: int
     windows = np.stack((stops - lengths, stops), axis=1)
     groups = batches(windows, items, np.random.default_rng(seed))
     assert sorted(map(tuple, np.concatenate(groups))) == sorted(map(tuple, windows))
+    full, held = 0, 0  # batches that are full before the last, each as soon as the next window has no room
+    for length in sorted(lengths):
+        no_room = held and (held + 1) * length > items
+        full, held = (full + 1, 1) if no_room else (full, held + 1)
+    assert len(groups) == full + 1
     for group in groups:
         longest = (group[:, 1] - group[:, 0]).max()
         assert len(group) == 1 or len(group) * longest <= items
