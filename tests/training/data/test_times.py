@@ -58,6 +58,21 @@ def test_dates_of_parquet_are_the_same_moments_in_every_type(tmp_path: Path, kin
         list(read_interactions(tmp_path / "i.parquet"))
 
 
+@pytest.mark.parametrize(
+    "column", [pa.array([1, 2, 3], pa.time32("s")), pa.array([[1], [2], [3]]), pa.array([b"1", b"2", b"\xff"])],
+    ids=lambda column: str(column.type),
+)  # fmt: skip
+def test_a_column_of_parquet_that_has_no_moments_is_named_by_its_type(
+    tmp_path: Path, column: pa.Array
+) -> None:
+    """A time of day, say."""
+    pq.write_table(pa.table({"user": [1] * 3, "item": [10, 11, 12], "date": column}), tmp_path / "i.parquet")
+    with pytest.raises(
+        InputError, match=r"i\.parquet, column date: is of type .*\(accepted: epoch numbers or"
+    ):
+        list(read_interactions(tmp_path / "i.parquet"))
+
+
 def test_times_are_kept_in_whole_seconds(tmp_path: Path) -> None:
     dates = ["1970-01-02T00:00:09.9Z", "1969-12-31T23:59:59.5Z", "9999-12-31T23:59:59.999999-23:59", "5.25"]
     rows = "user,item,timestamp\n" + "".join(f"1,{10 + i % 3},{d}\n" for i, d in enumerate(dates))
