@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from deploy import probe
 from deploy.check import main as check
 from deploy.ports import choose_ports
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.versions import FOLDER, POINTER, folder_of
+from genrec.errors import ArtifactError
 
 CUT_SHORT = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 500\r\n\r\nfailed"
 NO_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
@@ -61,6 +67,23 @@ def test_a_probe_is_due_before_nobody_listens(ensemble: str) -> None:
         assert probe.infer(url, ensemble, 7, 5.0).alive
     (due,) = [each["data"] for each in json.loads(said[0])["inputs"] if each["name"] == "deadline_ms"]
     assert 0 < due[0] < 5000
+
+
+def test_a_probe_has_an_item_as_long_as_a_version_that_is_served_has_one(tmp_path: Path) -> None:
+    """Where the current one cannot be read, servers go on with those before."""
+    pointer = tmp_path / FOLDER / POINTER
+    for version, item in ((2, 7), (3, 8), (4, 9)):
+        folder_of(tmp_path, version).mkdir(parents=True)
+        pq.write_table(pa.table({"item_id": [item, 1]}), folder_of(tmp_path, version) / CATALOGUE)
+    pointer.write_text(json.dumps({"version": 4, "serial": 5, "before": [2, 3], "highest": 4}))
+    assert probe.known_item(tmp_path) == 9
+    (folder_of(tmp_path, 4) / CATALOGUE).unlink()
+    assert probe.known_item(tmp_path) == 8
+    pq.write_table(pa.table({"item_id": pa.array([], pa.int64())}), folder_of(tmp_path, 3) / CATALOGUE)
+    assert probe.known_item(tmp_path) == 7
+    (folder_of(tmp_path, 2) / CATALOGUE).write_bytes(b"no")
+    with pytest.raises(ArtifactError, match=r"catalogues/4/catalogue\.parquet: no item to probe with"):
+        probe.known_item(tmp_path)
 
 
 @pytest.mark.parametrize("argv", [[], ["artifact"], ["artifact", "127.0.0.1:1"]], ids=len)
