@@ -233,6 +233,22 @@ def test_a_gradient_of_nan_reaches_no_table_on_any_rank() -> None:
         assert "NaN" in said and "for rank 1;" in said
 
 
+def test_a_step_without_a_sample_changes_nothing_and_the_next_is_as_if_it_had_not_been() -> None:
+    world = World()
+    embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], world)
+    weight = torch.nn.Parameter(torch.ones(4))
+    step = TableStep(world, embeddings, [weight], torch.optim.SGD([weight], 0.1))
+    found = embeddings({"user": np.arange(3)})["user"] @ weight
+    before = embeddings.sharded[4].table.read(np.arange(3))
+    step.add(found.sum(), 0)
+    with pytest.raises(InputError, match="batch: has no sample on any rank"):
+        step.update()
+    embeddings({"user": np.arange(3)})
+    step.add(None, 5)
+    assert step.update() == 5 and step.loss == 0 and (weight == 1).all()
+    assert np.array_equal(embeddings.sharded[4].table.read(np.arange(3)), before)
+
+
 def bad_id_on_one(world: World) -> None:
     embeddings = ShardedEmbeddings([FeatureConfig("user", "user", 4)], world)
     ids = np.array([-7 if world.rank else 7])
