@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,22 @@ def test_a_parquet_date_that_no_calendar_has_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": [1] * 3, "item": [10, 11, 12], "date": stamps}), tmp_path / "i.parquet")
     with pytest.raises(InputError, match=r"column date: row 2 is 4611686018427387904 as timestamp\[ms\]"):
         list(read_interactions(tmp_path / "i.parquet"))
+
+
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock shows the time of Tokyo."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_a_date_without_a_zone_is_of_utc_wherever_it_is_read(tmp_path: Path, far_away: None) -> None:
+    rows = "user,item,timestamp\n" + "".join(f"1,{n},1970-01-01T00:00:0{n}\n" for n in (7, 8, 9))
+    (block,) = read_interactions(files(tmp_path, rows)[0])
+    assert block["time"].to_pylist() == [7, 8, 9] and time.timezone == -9 * 3600
 
 
 DAYS, SECONDS = ["2024-05-01", "1969-12-31", "2024-05-02"], [1_714_521_600, -86_400, 1_714_608_000]
@@ -103,6 +121,7 @@ def test_smaller_units_of_epoch_numbers_are_found_and_told(tmp_path: Path, unit:
         ("-1e30 2 3", r"column timestamp: line 2 is -1e\+30"),
         ("2024-05-01 1714564800000 3", r"line 3 is '171456480"),
         ("1714564800 2024_05_01 3", r"line 3 is '2024_05_01'"),
+        ("1714564800000 soon 3", "line 3 is 'soon'"),  # milliseconds are none the less
     ],
 )
 def test_a_time_that_is_no_epoch_number_is_refused(tmp_path: Path, times: str, says: str) -> None:
