@@ -97,6 +97,8 @@ def test_whole_users_and_their_first_duplicates(rows: list[tuple[int, int, int]]
     for column, whole in enumerate(columns):
         np.testing.assert_array_equal(np.concatenate([block[column] for block in blocks]), whole)
     assert sum(len(set(block[0])) for block in blocks) == len(set(users))
+    longest = np.unique(users, return_counts=True)[1].max()
+    assert max(len(block[0]) for block in blocks) < size + longest, "what is in memory at once"
     firsts = [row not in rows[:place] for place, row in enumerate(rows)]
     assert first_of_duplicates(users, items, times).tolist() == firsts
 
