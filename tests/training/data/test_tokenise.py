@@ -184,6 +184,14 @@ def test_letter_ids_of_beauty() -> None:
     assert {len(codes) for codes in given.values()} == {4}
 
 
+def test_codes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """Not in that of the columns, nor of their names: ten would come before two."""
+    levels = [10, 2, 1, 11, *range(3, 10)]
+    names, codes = (",".join(each.format(level) for level in levels) for each in ("code_{}", "{}"))
+    (tmp_path / "ids.csv").write_text(f"{names},item,code_x\n{codes},7,no code\n")
+    assert read_semantic_ids(tmp_path / "ids.csv") == {"7": list(range(1, 12))}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
