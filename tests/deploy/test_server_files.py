@@ -10,7 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 from deploy import launcher, server_files
-from deploy.server_files import STUB, ServerFiles, check_libraries, check_numpy, find_server
+from deploy.server_files import (
+    LIBRARY,
+    STUB,
+    UTILITIES,
+    ServerFiles,
+    check_libraries,
+    check_numpy,
+    find_server,
+)
 from ensembles.served import served
 from genrec.errors import ArtifactError
 
@@ -45,6 +53,25 @@ def test_numpy_1_and_none_pass(python: Path, tmp_path: Path, version: str) -> No
     """Without any the steps themselves say so."""
     (tmp_path / "says").write_text(version)
     check_numpy(wheel_s(tmp_path))
+
+
+@pytest.mark.parametrize("lacks", ["", LIBRARY, STUB, UTILITIES])
+def test_a_server_on_the_path_is_taken_with_the_backend_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """As in Triton's container, where the path may have a link to it. What it lacks is named."""
+    server, backend = tmp_path / "opt" / "bin" / "tritonserver", tmp_path / "opt" / "backends" / "python"
+    for file in (server, *(backend / name for name in (LIBRARY, STUB, UTILITIES) if name != lacks)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(0o755)
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "tritonserver").symlink_to(server)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    if lacks:
+        with pytest.raises(ArtifactError, match=f"backends/python/{lacks}: missing; needed to start"):
+            find_server()
+    else:
+        assert find_server() == ServerFiles(server, *(backend / name for name in (LIBRARY, STUB, UTILITIES)))
 
 
 def test_this_environment_passes() -> None:
