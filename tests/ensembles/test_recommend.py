@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,33 @@ def test_levels_have_a_limit(levels: int) -> None:
 def test_wrong_chains_are_refused(steps: list[Step], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         Ensemble("e", (A,), (B,), (ONE,), tuple(steps))
+
+
+@pytest.mark.parametrize(
+    ("dims", "wanted", "fits"),
+    [
+        ((3,), (3,), True),
+        ((3,), (-1,), True),
+        ((1, 3), (-1, 3), True),
+        ((3,), (2,), False),
+        ((-1,), (3,), False),
+        ((1, 3), (3, -1), False),
+        ((1, 3), (-1,), False),
+    ],
+)
+def test_a_step_reads_a_tensor_of_its_own_sizes(
+    dims: tuple[int, ...], wanted: tuple[int, ...], fits: bool
+) -> None:
+    """Or of any, where it takes any. Triton would tell at the start, of a whole repository."""
+    given, one = replace(A, dims=dims), replace(ONE, inputs=(replace(A, dims=wanted),))
+    parts = ("e", (given,), (B,), (one,), (Step("one", {"a": "a"}, {"b": "b"}),))
+    if fits:
+        assert Ensemble(*parts).models == (one,)
+        return
+    with pytest.raises(
+        InputError, match=re.escape(f"a is INT64{list(dims)} (accepted: INT64{list(wanted)} for a)")
+    ):
+        Ensemble(*parts)
 
 
 def test_optional_tensor_feeds_only_optional_inputs() -> None:
