@@ -1,4 +1,4 @@
-"""What `genrec rollout` says of a router that does not answer to the end."""
+"""What `genrec rollout` says of a router that does not answer to the end, and which fleets there may be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,13 @@ import pytest
 
 from cli.main import main
 from deploy import leftovers
+from deploy.ports import choose_ports
+from deploy.router import fleet as fleets
 from deploy.router.fleet import STATE
 from deploy.router.haproxy import FOLDER
+from deploy.router.limits import MOST_SERVERS, Limits
 from deploy.router.route import CONTROL, RolloutFailed, obey, rollout
-from genrec.errors import GenrecError
+from genrec.errors import GenrecError, InputError
 from tests.serving.processes import until
 
 SERVED = Path("/served")
@@ -122,3 +126,26 @@ def test_several_nodes_are_not_put_behind_one_router(tiny: Path, capsys: pytest.
     options = ["--nodes", "2", "--store", "127.0.0.1:1", "--store-host", "127.0.0.1:2"]
     assert main(["route", str(tiny), *options]) == 2
     assert "nodes: is 2 behind one router (accepted: 1: its servers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["in_flight", "waiting", "wait_ms"])
+def test_limits_of_the_router_have_limits(name: str) -> None:
+    """HAProxy takes a 0 for no limit at all."""
+    most = next(each.metadata["most"] for each in fields(Limits) if each.name == name)
+    for value in (1, most):
+        assert getattr(Limits(**{name: value}), name) == value
+    for value in (0, -1, most + 1):
+        with pytest.raises(InputError, match=rf"{name}: is {value} \(accepted: 1 to {most}\)"):
+            Limits(**{name: value})
+
+
+@pytest.mark.parametrize("servers", [0, MOST_SERVERS + 1])
+def test_a_fleet_of_no_servers_or_too_many_is_refused_before_a_router_starts(
+    servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "running_router", lambda *_: pytest.fail("starts a router"))
+    with (
+        pytest.raises(InputError, match=rf"servers: is {servers} \(accepted: 1 to {MOST_SERVERS}\)"),
+        fleets.running_fleet(SERVED, servers, Limits(), choose_ports()),
+    ):
+        pass
