@@ -8,6 +8,8 @@ import pytest
 from genrec.errors import InputError
 from tests.training.embedding.test_table import KINDS
 from training.embedding import table as tables
+from training.embedding.arrays import LINE
+from training.embedding.index import MAX_LOAD
 from training.embedding.kernels import Kernels
 from training.embedding.table import DynamicTable, Rows
 
@@ -43,3 +45,12 @@ def test_all_rows_may_go_but_not_more() -> None:
     with pytest.raises(InputError, match="evict: is 'lru' to -1 rows"):
         table.evict(-1)
     assert sorted(table.evict(0).tolist()) == [1, 2] and len(table) == 0
+
+
+@pytest.mark.parametrize("room", [1, 6, 7, 12, 13, 1000, 6144, 6145])
+def test_as_many_ids_as_there_is_room_for_fit_without_doubling(room: int) -> None:
+    """And no more memory is taken than that needs."""
+    table = DynamicTable(1, room=room)
+    slots = table.index.lines.slots
+    table.rows_of(np.arange(room))
+    assert table.index.lines.slots == slots <= max(2 * room / MAX_LOAD, LINE)
