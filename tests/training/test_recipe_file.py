@@ -28,6 +28,9 @@ USUAL = {
             r"accumulate: is 0 \(accepted: a whole number, 1 to 2147483647\)",
         ),
         ({"recipe": "generator", "max_history": 10**20}, "max_history: is 1000"),
+        ({"recipe": "hstu-ranker", "accumulate": 2**31}, "accumulate: is 2147483648 "),
+        ({"recipe": "hstu-ranker", "tasks": 4}, r"tasks: is 4 \(accepted: a list of whole numbers\)"),
+        ({"recipe": "hstu-ranker", "tasks": [4, True]}, r"tasks: is \[4, True\] \(accepted: a list of whole"),
         ({"recipe": "hstu-ranker", "averaging": 1.0}, "averaging: is 1.0"),
         ({"recipe": "hstu-ranker", "averaging": 0.0}, r"averaging: is 0 \(accepted: a number above 0"),
         ({"recipe": "ranker", "teacher": -5.0}, r"teacher: is -5.0 \(accepted: a number, 0 to 100\)"),
@@ -73,10 +76,12 @@ def test_a_recipe_file_is_checked(tmp_path: Path, said: object, problem: str) ->
 
 def test_it_changes_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    path.write_text('{"recipe": "hstu-ranker", "accumulate": 4, "weight_decay": 1}')
+    path.write_text('{"recipe": "hstu-ranker", "accumulate": 4, "weight_decay": 1, "tasks": [4, 5]}')
     model, changes = read_recipe(str(path))
     assert model == "hstu-ranker"
-    assert changed(HstuSettings(), changes) == replace(HstuSettings(), accumulate=4, weight_decay=1)
+    assert changed(HstuSettings(), changes) == replace(
+        HstuSettings(), accumulate=4, weight_decay=1, tasks=(4, 5)
+    )
     assert read_recipe("ranker") == ("ranker", {})
     with pytest.raises(InputError, match="recipe: is 'rankers'"):
         read_recipe("rankers")
