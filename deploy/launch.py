@@ -34,7 +34,7 @@ CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
 log = logging.getLogger("genrec.serve")
 
 
-class ServerLog(logging.LoggerAdapter[logging.Logger]):
+class ServerLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # in Python 3.10 it takes none
     """What is told of one server: behind a router are several, so each line begins with where its server listens."""
 
     def __init__(self, http_url: str) -> None:
