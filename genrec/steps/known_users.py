@@ -42,25 +42,29 @@ class KnownUsers:
         if not self._path.exists():
             raise InputError("history", "is missing", f"int64[n]; {HISTORIES} is not in the artifact")
         user = int(check_tensor(request, "user_id", np.int64, 1)[0])
+        names = [name for name in also if name not in request]
         try:
-            rows = self._of(user)
+            found = self._of(user, names)
         except (ArtifactError, OSError, pa.ArrowException, LookupError, ValueError, AttributeError) as error:
             log.exception("known users")  # where the file lies is nothing for who asks
             problem = "not a readable histories file; the server's log says why"
             raise ArtifactError(HISTORIES, problem) from error
-        if not len(rows):
+        if not found:
             raise InputError("user_id", f"is {user}, who is not in {HISTORIES}", "a user of it, or a history")
-        names = [name for name in also if name not in request and name in rows.column_names]
-        found = {"history": rows["items"], **{name: rows[name] for name in names}}
-        newest = {name: column[0].values.to_numpy()[-MOST_VALUES:] for name, column in found.items()}
-        return request | {name: values.astype(KINDS[name])[None] for name, values in newest.items()}
+        return request | found
 
-    def _of(self, user: int) -> pa.Table:
-        """His row, or none."""
+    def _of(self, user: int, names: Sequence[str]) -> Tensors:
+        """His newest items and what there is of `names`, as a request has them; nothing of who is not there."""
         place = max(bisect_right(self._least, user) - 1, 0)
         users, group = self._group(place)
         row = int(np.searchsorted(users, user))
-        return group.slice(row, int(row < len(users) and users[row] == user))
+        if row == len(users) or users[row] != user:
+            return {}
+        columns = {"history": "items", **{name: name for name in names if name in group.column_names}}
+        newest = {
+            name: group[column][row].values.to_numpy()[-MOST_VALUES:] for name, column in columns.items()
+        }
+        return {name: values.astype(KINDS[name])[None] for name, values in newest.items()}
 
     @cached_property
     def _file(self) -> pq.ParquetFile:

@@ -73,7 +73,7 @@ def test_without_the_file_a_history_is_missing(tmp_path: Path) -> None:
         KnownUsers(tmp_path).complete(asks(1))
 
 
-@pytest.mark.parametrize("damage", ["cut", "of nobody", "without statistics", "of something else"])
+@pytest.mark.parametrize("damage", ["cut", "of nobody", "without statistics", "one item each", "others"])
 def test_a_damaged_file_is_named(saved: Histories, tmp_path: Path, damage: str) -> None:
     path = tmp_path / HISTORIES
     whole = pq.read_table(path)
@@ -83,6 +83,9 @@ def test_a_damaged_file_is_named(saved: Histories, tmp_path: Path, damage: str) 
         pq.ParquetWriter(path, whole.schema).close()
     elif damage == "without statistics":
         pq.write_table(whole, path, write_statistics=False)
+    elif damage == "one item each":
+        place = whole.schema.get_field_index("items")
+        pq.write_table(whole.set_column(place, "items", whole["user_id"]), path)
     else:
         pq.write_table(whole.select(["user"]), path)
     with pytest.raises(ArtifactError, match=r"^histories\.parquet: not a readable histories file; the"):
