@@ -124,7 +124,7 @@ def _obituary(rank: int, process: BaseProcess) -> str:
     code = process.exitcode or 0
     how = f"of signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with code {code}"
     if -code == signal.SIGKILL:
-        how += ", as whoever the system ends for want of memory"
+        how += ", which the system sends where memory runs out"
     return f"rank {rank} of the training died {how}; the other ranks were ended"
 
 

@@ -140,7 +140,7 @@ def test_killed_and_taken_up_nothing_differs(folder: Path, what: str) -> None:
     """With dropout, whose chance is part of the checkpoint."""
     whole = on_ranks(2, trained, what, folder / "whole", 0.2, threads=2)
     with pytest.raises(
-        RankLost, match=r"rank 1 of the training died of signal 9 \(SIGKILL\), .* want of memory"
+        RankLost, match=r"rank 1 of the training died of signal 9 \(SIGKILL\), .* memory runs out"
     ):
         on_ranks(2, trained, what, folder / "killed", 0.2, 1, threads=2)
     rest = on_ranks(2, trained, what, folder / "killed", 0.2, threads=2)
