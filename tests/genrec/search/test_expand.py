@@ -232,6 +232,27 @@ def test_logits_of_minus_infinity_rank_last_and_are_never_nan():
     assert expand(Constraint(index), 2, np.zeros((2, 2), np.float32), half, 2).nodes.tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("excluded", [[], [0], [35, 36], [69]])
+def test_wherever_the_best_or_a_bad_logit_of_a_long_family_stands(excluded):
+    """Long ones are read in vectors, with a rest."""
+    size = 70
+    index = ValidityIndex.build(np.arange(size)[:, None], (size,), np.ones(size, int), np.arange(size))
+    constraint = Constraint(index, index.blocked(np.array(excluded, np.int64)))
+    left = np.setdiff1d(np.arange(size), excluded)
+    logits = np.random.default_rng(0).standard_normal((1, size)).astype(np.float32)
+    for place in range(size):
+        one = logits.copy()
+        one[0, place] = 200.0  # no float32 holds e^200
+        found = expand(constraint, 1, one, None, size)
+        wide = one[0].astype(np.float64)
+        assert found.nodes.tolist() == left.tolist()
+        np.testing.assert_allclose(found.scores, wide[left] - np.logaddexp.reduce(wide), rtol=1e-6, atol=1e-6)
+        for bad in (np.nan, np.inf):
+            one[0, place] = bad
+            with pytest.raises(InputError, match="logits"):
+                expand(constraint, 1, one, None, size)
+
+
 def test_what_is_refused():
     index = ValidityIndex.build(np.array([[0, 0], [1, 1]]), (3, 2), np.ones(2, int), np.arange(2))
     fine = np.zeros((1, 3), np.float32)
