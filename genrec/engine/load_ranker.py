@@ -37,6 +37,7 @@ NEEDS = {
     "user": ("user",), "item": ("item",), "split": ("split",),
     "agnostic": BOTH, "greedy": BOTH, "past": BOTH, "hazard": BOTH,
 }  # fmt: skip
+NO_USERS = ("recompute", "item")  # these read no user's entry
 
 
 def load_entry_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
@@ -89,9 +90,12 @@ def load_rank_executors(
     head = RankerHead.load(settings.artifact / "onnx" / HEAD, config)
     options, model = RankerConfig.load(settings.artifact / "model" / OPTIONS), kv_model(settings)
     pool, ahead, name = Pool(settings.pool) if settings.pool else None, None, chosen_prefix(settings, options)
+    if settings.pool_disk and name in NO_USERS:
+        problem = f"is {settings.pool_disk!r}, and rankings by {name} read no user's KV"
+        raise InputError("pool_disk", problem, "empty; with another prefix_choice a folder")
     if pool:
         pool.rule = policy(name, pool.hotness)
-        if settings.pool_user_mb and name not in ("recompute", "item"):  # these read no user's entry
+        if settings.pool_user_mb and name not in NO_USERS:
             entries = RankEntries.of(layout, model)
             tier = open_tier(pool, settings.pool_disk, settings.pool_disk_mb)
             ahead = PreInferences(pool, lambda: entries, settings.lease_ms / 1e3, tier)

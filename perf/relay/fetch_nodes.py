@@ -163,7 +163,7 @@ def in_turn(
 def measured(artifact: Path, lengths: list[int], repeats: int, folder: Path) -> dict[str, Any]:
     """`token_bytes`, and `ms`: tokens -> way -> milliseconds of each repeat. The pools lie in `folder`."""
     layout = load_entry_layout(Settings(artifact, artifact), load_config(artifact))
-    lengths = [tokens // layout.step * layout.step for tokens in lengths]  # whole items
+    lengths = list(dict.fromkeys(tokens // layout.step * layout.step for tokens in lengths))  # whole items
     compute = computing(artifact, layout)
     for tokens in lengths:
         compute(tokens)  # the first of a shape is slower

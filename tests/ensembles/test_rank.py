@@ -84,6 +84,15 @@ def test_a_choice_that_the_ranker_was_not_trained_for_is_refused(
         load("prefix_choice", settings)
 
 
+@pytest.mark.parametrize("choice", ["recompute", "item"])
+def test_a_disk_for_users_is_refused_where_rankings_read_none(
+    tiny_ranker: Path, tmp_path: Path, choice: str
+) -> None:
+    settings = Settings(tiny_ranker, tmp_path / "arena", prefix_choice=choice, pool_disk=str(tmp_path))
+    with pytest.raises(InputError, match=f"pool_disk: is '{tmp_path}', and rankings by {choice} read no user's"):
+        load("score_candidates", settings)
+
+
 def test_a_grown_history_extends_the_entry_that_agrees_so_far(
     local: LocalRecommender, by_torch: Scores, items: list[int]
 ) -> None:
