@@ -32,12 +32,13 @@ from deploy.run_folder import hold, run_folder
 from deploy.server_files import ServerFiles
 from deploy.signals import until_interrupted
 from deploy.supervisor import Supervisor
+from deploy.unread import check_read
 from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec.artifact import load_config
 from genrec.catalogue.versions import catalogue_id
-from genrec.draft.options import check_verify, has_draft
+from genrec.draft.options import has_draft
 from genrec.errors import InputError
 from genrec.files import write_whole
 from genrec.manifest import NAME as MANIFEST
@@ -251,9 +252,8 @@ def _served_by(
     wanted = _ensembles(artifact, settings.target, options.ensembles, settings.ranker)
     ensembles = with_instances(wanted, options.instances)
     names = [ensemble.name for ensemble in ensembles]
-    check_verify(settings.verify, "recommend_draft" in names)
-    settings = disk_of_each(settings, names, options.instances)
-    return with_pool(settings, artifact, names, pool), ensembles
+    check_read(settings, artifact, names)
+    return with_pool(disk_of_each(settings, options.instances), artifact, names, pool), ensembles
 
 
 def _ensembles(

@@ -15,7 +15,6 @@ from genrec.rank.kinds import NO_RANKER
 from genrec.settings import Settings
 
 POOL = "pool"  # the folder of a server's pool, beside that in which its processes agree
-READS_DISK = "pre_infer"  # the ensemble; a ranking waits for no disk
 
 
 def with_pool(settings: Settings, artifact: Path, ensembles: Sequence[str], pool: Path) -> Settings:
@@ -32,24 +31,13 @@ def with_pool(settings: Settings, artifact: Path, ensembles: Sequence[str], pool
     return settings
 
 
-def disk_of_each(settings: Settings, ensembles: Sequence[str], instances: Mapping[str, int]) -> Settings:
+def disk_of_each(settings: Settings, instances: Mapping[str, int]) -> Settings:
     """The settings of one process: those that score candidates have a second tier each, and one bound together.
 
-    `ensembles` are those served, `instances` processes of a model, by its name. Raises InputError, also for a disk that
-    nothing would read.
+    `instances` are processes of a model, by its name. Raises InputError.
     """
-    if not settings.pool_disk:
-        return settings
-    if READS_DISK not in ensembles:
-        problem = f"is {settings.pool_disk!r}, and {READS_DISK} is not served, which alone reads it"
-        raise InputError("pool_disk", problem, "empty; with a ranker (`genrec train --ranker`) a folder")
-    if not settings.pool_user_mb:
-        limit = "empty, or a pool_user_mb of at least 1"
-        raise InputError(
-            "pool_disk", f"is {settings.pool_disk!r}, and pool_user_mb is 0: no KV gets there", limit
-        )
     processes = instances.get("score_candidates", 1)
-    if processes == 1:
+    if not settings.pool_disk or processes == 1:
         return settings
     if settings.pool_disk_mb < processes:
         raise InputError(

@@ -60,15 +60,6 @@ def load_options(artifact: Path) -> DraftConfig:
         return options_in(read_metadata(path, FORMAT, VERSION))
 
 
-def check_verify(verify: str, drafts: bool) -> None:
-    """Raises InputError for a way to verify that nobody reads, as there are no `drafts`."""
-    if verify != "every" and not drafts:
-        problem = f"is {verify}, and recommend_draft is not served"
-        raise InputError(
-            "verify", problem, "every; `genrec train --draft alone` and `genrec export` add drafts"
-        )
-
-
 def has_draft(artifact: Path) -> bool:
     """Whether the artifact can serve drafts (NEZHA)."""
     return (artifact / "onnx" / FILE_NAME).is_file()

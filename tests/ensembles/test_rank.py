@@ -89,7 +89,9 @@ def test_a_disk_for_users_is_refused_where_rankings_read_none(
     tiny_ranker: Path, tmp_path: Path, choice: str
 ) -> None:
     settings = Settings(tiny_ranker, tmp_path / "arena", prefix_choice=choice, pool_disk=str(tmp_path))
-    with pytest.raises(InputError, match=f"pool_disk: is '{tmp_path}', and rankings by {choice} read no user's"):
+    with pytest.raises(
+        InputError, match=f"pool_disk: is '{tmp_path}', and rankings by {choice} read no user's"
+    ):
         load("score_candidates", settings)
 
 

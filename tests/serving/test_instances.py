@@ -95,6 +95,18 @@ def test_a_disk_that_nothing_reads_is_refused(
         pass
 
 
+def test_a_choice_of_prefix_is_refused_where_no_ranking_reads_it(tiny: Path, tiny_hstu: Path) -> None:
+    for artifact, said in (
+        (tiny, "nothing is served that ranks"),
+        (tiny_hstu, "hstu ranks, which always begins"),
+    ):
+        with (
+            pytest.raises(InputError, match=f"prefix_choice: is recompute, and {said}"),
+            running_server(artifact, prefix_choice="recompute"),
+        ):
+            pass
+
+
 def test_a_way_to_verify_drafts_is_refused_where_there_are_none(tiny: Path) -> None:
     said = r"verify: is last, and recommend_draft is not served \(accepted: every; `genrec train --draft"
     given: dict[str, Any] = {"ensembles": ("recommend",), "verify": "last"}

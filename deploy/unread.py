@@ -1,0 +1,49 @@
+"""Settings that were chosen and that nothing which is served would read: who gave one learns it before the start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from genrec.errors import InputError
+from genrec.rank.kinds import DISCRIMINANT, ranker_of
+from genrec.settings import Settings
+
+READS_DISK = "pre_infer"  # the ensemble; a ranking waits for no disk
+RANKINGS = {"rank", "recommend_and_rank"}
+
+
+def check_read(settings: Settings, artifact: Path, ensembles: Sequence[str]) -> None:
+    """`ensembles` are those served of the artifact. Raises InputError."""
+    _check_verify(settings.verify, ensembles)
+    _check_choice(settings.prefix_choice, ranker_of(artifact, settings.ranker), ensembles)
+    if settings.pool_disk:
+        _check_disk(settings, ensembles)
+
+
+def _check_verify(verify: str, ensembles: Sequence[str]) -> None:
+    if verify != "every" and "recommend_draft" not in ensembles:
+        problem = f"is {verify}, and recommend_draft is not served"
+        limit = "every; `genrec train --draft alone` and `genrec export` add drafts"
+        raise InputError("verify", problem, limit)
+
+
+def _check_choice(choice: str, ranker: str, ensembles: Sequence[str]) -> None:
+    if choice == "auto":
+        return
+    if not RANKINGS.intersection(ensembles):
+        problem, limit = "nothing is served that ranks", "auto; `genrec train --ranker` makes a ranker"
+    elif ranker != DISCRIMINANT:
+        problem, limit = f"{ranker} ranks, which always begins with the user's KV", "auto"
+    else:
+        return
+    raise InputError("prefix_choice", f"is {choice}, and {problem}", limit)
+
+
+def _check_disk(settings: Settings, ensembles: Sequence[str]) -> None:
+    if READS_DISK not in ensembles:
+        problem = f"is {settings.pool_disk!r}, and {READS_DISK} is not served, which alone reads it"
+        raise InputError("pool_disk", problem, "empty; with a ranker (`genrec train --ranker`) a folder")
+    if not settings.pool_user_mb:
+        problem = f"is {settings.pool_disk!r}, and pool_user_mb is 0: no KV gets there"
+        raise InputError("pool_disk", problem, "empty, or a pool_user_mb of at least 1")
