@@ -167,7 +167,7 @@ class ScoresLater(AnswersLater, Generic[E]):
 
     def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting]) -> bool:
         """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core, nor where
-        a shape came first.
+        a shape came first, nor where somebody came too late: he takes no time.
         """
         first, (delta, executor) = batch[0], stream()
         if isinstance(first, PreInference):
@@ -186,7 +186,7 @@ class ScoresLater(AnswersLater, Generic[E]):
         captured = executor.captured
         for each, answer in zip(timely, self._answers(delta, executor, timely), strict=True):
             self._answer(each, answer)
-        return executor.captured == captured
+        return len(timely) == len(batch) and executor.captured == captured
 
     @staticmethod
     def _answer(waiting: _Waiting, answer: Answer) -> None:

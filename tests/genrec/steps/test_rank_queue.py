@@ -1,9 +1,10 @@
-"""What a ranking counts in the queue: what it will compute in its order."""
+"""What a ranking counts in the queue: what it will compute in its order; and what the queue learns from it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool
+from genrec.errors import DeadlineExceeded
 from genrec.rank.options import ORDERS
 from genrec.settings import Settings
 from genrec.steps import Tensors
@@ -60,3 +62,18 @@ def test_a_user_s_tokens_count_where_his_kv_is_not_read(
         (answer,) = step.run([ranking(order)])
         assert isinstance(answer, dict), answer
     assert counted == [USER + ITEMS * L, ITEMS * L, USER + ITEMS * L, USER + ITEMS * L]
+
+
+def test_the_queue_learns_nothing_from_rankings_that_came_too_late(
+    step: ScoreCandidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take no time: the queue would think that all rankings do, and take more than it can answer."""
+    queued, answers = list[Any](), list[Any]()
+    monkeypatch.setattr(step._scheduler, "submit", lambda item, *told: queued.append(item))
+    for _ in range(2):
+        step.submit(ranking("split"), answers.append)
+    in_time, late = queued
+    late = replace(late, ticket=late.ticket._replace(deadline_ns=1))
+    learnt = [step._run(step._now, batch) for batch in ([in_time], [late], [in_time, late])]
+    assert learnt == [True, False, False]
+    assert [isinstance(each, DeadlineExceeded) for each in answers] == [False, True, True, False]
