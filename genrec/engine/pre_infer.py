@@ -234,7 +234,7 @@ class PartByPart:
             copy_past(entries, entries.user(memory, span), job.kv, tokens)
             job.done = tokens
 
-        found = jobs.pool.find_user(job.hashes, entries.step)
+        found = jobs.pool.find_user(job.hashes, entries.step, use=False)  # no ranking uses it by this
         there = found.tokens if found else 0
         if not (jobs.tier and jobs.tier.restore(job.hashes, entries.step, there, copy)) and found:
             copy(found.memory, found.span, there)

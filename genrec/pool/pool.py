@@ -93,10 +93,13 @@ class Pool:
 
     # Users.
 
-    def find_user(self, hashes: Keys, tokens_per_boundary: int) -> UserEntry | None:
-        """The entry that agrees longest with `hashes` (`keys.user_words`), kept in place until `release`; or None."""
+    def find_user(self, hashes: Keys, tokens_per_boundary: int, use: bool = True) -> UserEntry | None:
+        """The entry that agrees longest with `hashes` (`keys.user_words`), kept in place until `release`; or None.
+
+        Without `use` it is no newer for it, and its lease ends as it would have: no ranking needs it.
+        """
         asked = words(hashes)
-        return self.locked(lambda m, t: self._find(m, t, asked, tokens_per_boundary), None)
+        return self.locked(lambda m, t: self._find(m, t, asked, tokens_per_boundary, use), None)
 
     def write_user(
         self, hashes: Keys, span: int, size: int, owner: bytes, came_ns: int | None = None, lives_s: float = inf
@@ -123,8 +126,11 @@ class Pool:
         nothing: FoundOrRoom = None, None
         return self.locked(hold, nothing)
 
-    def _find(self, pool: Mapping, table: PoolTable, asked: Words, step: int) -> UserEntry | None:
-        entry, tokens = users.use(table, pool.users, asked, step, pool.seat(), self.clock())
+    def _find(
+        self, pool: Mapping, table: PoolTable, asked: Words, step: int, use: bool = True
+    ) -> UserEntry | None:
+        find = users.use if use else users.pin
+        entry, tokens = find(table, pool.users, asked, step, pool.seat(), self.clock())
         if entry < 0:
             return None
         row = table.entries[entry].tolist()

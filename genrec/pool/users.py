@@ -150,6 +150,15 @@ def use(table: PoolTable, users: Bytes, hashes: Words, step: int, seat: int, now
         _disbelieve(table, users, hashes, boundary, answer, judged)
 
 
+def pin(table: PoolTable, users: Bytes, hashes: Words, step: int, seat: int, now: int) -> tuple[int, int]:
+    """(entry, tokens): what `find` finds is only kept in its place for a reader of a process, or (-1, 0)."""
+    entry, boundary = find(table, users, hashes, now)
+    if entry < 0:
+        return -1, 0
+    table.pins[entry, seat] += 1
+    return entry, min(boundary * step, int(table.entries[entry, user_rows.SPAN]))
+
+
 def _disbelieve(
     table: PoolTable, users: Bytes, hashes: Words, boundary: np.int64, answer: np.int64, judged: np.int64
 ) -> None:

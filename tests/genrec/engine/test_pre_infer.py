@@ -172,6 +172,23 @@ def test_what_is_made_is_found_and_is_on_a_lease_until_then(
     np.testing.assert_allclose(scores, alone.scores(asked, KEPT)[0], atol=1e-5)
 
 
+def test_one_that_goes_on_from_another_uses_nothing(
+    executor: RankExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No ranking came: both are gone after a lease."""
+    assert executor.ahead
+    jobs, asked, before = executor.ahead.jobs, request_of(-8, 16), usage(executor, "leases_used")
+    for tokens, there in ((asked.tokens[: 8 * L], 0), (asked.tokens, 8 * L)):
+        job, ready = jobs.new(-8, tokens, 0.0)
+        assert ready == there and jobs.go_on(job, lambda each: None, new=True)
+        assert executor.ahead.advance(job, 100) == len(tokens) - there and jobs.end(job)
+        jobs.publish(job)
+    assert usage(executor, "leases_used") == before
+    later = int((LEASE_S + 1) * 1e9)
+    monkeypatch.setattr(jobs.pool, "clock", lambda: time.monotonic_ns() + later)
+    assert jobs.new(-8, asked.tokens, 0.0)[1] == 0
+
+
 def test_another_history_than_was_said_is_computed_as_if_there_were_none(
     executor: RankExecutor, alone: RankExecutor
 ) -> None:
