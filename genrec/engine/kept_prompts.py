@@ -80,6 +80,10 @@ class KeptPrompts:
         """Whether a prompt of so many tokens is kept for its user, and looked for."""
         return owner.named and are_worth_it(self._layout.config, tokens)
 
+    def keeps(self, owner: Owner, tokens: int) -> bool:
+        """Whether `keep` keeps a prompt of so many: for its user, or for a ranking."""
+        return self._ranked or self.takes(owner, tokens)
+
     def visit(self, owner: Owner, tokens: Array) -> Visit:
         """Of a request with the prompt int32[S]; until `release`."""
         return Visit(owner, self._find(owner, tokens) if self._resumes else None)
@@ -114,7 +118,7 @@ class KeptPrompts:
         A copy of the prompt's KV, once per prompt that is not there yet.
         """
         visit, mine = visits[row], tokens[row, : lengths[row]].astype(np.int32)
-        if visit is None or not (self.takes(visit.owner, len(mine)) or self._ranked):
+        if visit is None or not self.keeps(visit.owner, len(mine)):
             return
         with self._entry(visit, mine) as entry:
             if entry is not None:

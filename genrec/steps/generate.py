@@ -77,14 +77,14 @@ class Generate(PromptsLater):
         constraints, visits = [each.asks for each in prompts], [each.visit for each in prompts]
         if self._kept is None or not any(visits):
             return executor.answers(tokens, lengths, constraints)
-        keep = partial(self._kept.keep, tokens, lengths, visits)
-        pasts = [
-            self._kept.past(each.visit, each.ticket.prompt_length)
-            for each in prompts
-            if each.visit and each.visit.found
-        ]
-        self.count(int(lengths.sum()), sum(each.tokens for each in pasts))
-        return executor.answers(tokens, lengths, constraints, prompts=keep, pasts=pasts)
+        kept, keep = self._kept, partial(self._kept.keep, tokens, lengths, visits)
+        visited = [(each.visit, each.ticket.prompt_length) for each in prompts if each.visit]
+        pasts = [kept.past(visit, length) for visit, length in visited if visit.found]
+        beams = executor.answers(tokens, lengths, constraints, prompts=keep, pasts=pasts)
+        # Only now: where a batch fails, each of it is computed alone.
+        counted = sum(length for visit, length in visited if kept.keeps(visit.owner, length))
+        self.count(counted, sum(each.tokens for each in pasts))
+        return beams
 
     def _shapes(self) -> list[tuple[int, int]]:
         """Batches that the scheduler makes, the largest first: what it leaves of the memory, the others fit into."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine import kept_prompts
@@ -70,6 +71,18 @@ def test_a_history_that_has_grown_computes_what_is_new(twin: Path, tmp_path: Pat
             counts.append(reused() - before)
     # 3 codes an item; of a prompt that is there whole the last token is computed: what is behind it is wanted.
     assert counts == [0, 12, 17, 8]
+
+
+def test_only_tokens_that_may_be_kept_are_counted_and_once_they_are_computed(
+    twin: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, _ = start(twin, "twin")
+    before = metrics.GENERATE_TOKENS.value(kind="computed")
+    step.run([prompt(twin, 6, None), prompt(twin, 4, 7)])
+    assert metrics.GENERATE_TOKENS.value(kind="computed") == before + 4 * 3
+    monkeypatch.setattr(step._executors[0], "answers", lambda *given, **more: 1 / 0)
+    step.run([prompt(twin, 5, 8)])
+    assert metrics.GENERATE_TOKENS.value(kind="computed") == before + 4 * 3
 
 
 def test_less_than_half_of_a_prompt_is_computed_with_the_batch(twin: Path, start: Start) -> None:
