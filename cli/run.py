@@ -22,10 +22,24 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 def start_log(verbose: bool = False) -> None:
     """Our own news to stderr; of libraries, whose loaders tell what they tried, only warnings unless `verbose`."""
+    _open_closed()
     logging.basicConfig(
         format="%(message)s", stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING
     )
     logging.getLogger("genrec").setLevel(logging.INFO)
+
+
+def _open_closed() -> None:
+    """A stream that was closed, as by `2>&-`, leads nowhere: Python has none then, which progress cannot be written to,
+    and the next file that is opened would have its number.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: this number
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def run(command: str, work: Callable[[], object], folders: Iterable[Path] = ()) -> int:
