@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end what a person runs, once."""
+"""SIGINT, SIGTERM and, when a terminal closes, SIGHUP end what a person runs, once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 log = logging.getLogger("genrec.serve")
 
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Either signal leaves the body as KeyboardInterrupt does, and that is its end. For main threads only."""
-    former = {number: signal.signal(number, _interrupt) for number in ENDING}
+    """Each of these signals leaves the body as KeyboardInterrupt does, and that is its end. For main threads only."""
+    lives_on = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
+    ending = [number for number in ENDING if number != signal.SIGHUP or not lives_on]
+    former = {number: signal.signal(number, _interrupt) for number in ending}
     try:
         yield
     except KeyboardInterrupt:

@@ -1,0 +1,52 @@
+"""What ends a server that a person runs, and what does not."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deploy.signals import until_interrupted
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[list[int]]:
+    """What would have ended the process, without a word and without cleaning."""
+    found: list[int] = []
+
+    def end(number: int, _: Any) -> None:
+        found.append(number)
+
+    former = {number: signal.signal(number, end) for number in ENDING}
+    yield found
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_each_ends_it_once_and_not_while_it_cleans(number: signal.Signals, ended: list[int]) -> None:
+    """SIGHUP is of a terminal that closes."""
+    went_on = cleaned = False
+    with until_interrupted():
+        try:
+            signal.raise_signal(number)
+            went_on = True
+        finally:
+            for each in ENDING:
+                signal.raise_signal(each)
+            cleaned = True
+    assert (went_on, cleaned, ended) == (False, True, [])
+
+
+def test_with_nohup_it_outlives_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    went_on = False
+    with until_interrupted():
+        signal.raise_signal(signal.SIGHUP)
+        went_on = True
+    assert went_on
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
