@@ -135,6 +135,7 @@ class Supervisor:
         launch, log_file = self._launch, self._launch.log_file
         leftovers.remove(launch.prefix)
         launch.prepare()
+        log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody may have tidied it away
         server_log.rotate(log_file)
         log_start = log_file.stat().st_size if log_file.exists() else 0  # after what earlier starts wrote
         self._process = tritonserver.start(

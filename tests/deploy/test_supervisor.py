@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -137,6 +138,18 @@ def test_a_full_disk_does_not_restart_a_server_that_answers(tmp_path: Path) -> N
     with supervised(about, [Trouble("something has died")], write) as running:
         until(lambda: len(tries) == 4 or running.error)
         assert running.error is None and tries == [1, 2, 2, 2], "the second server is there from then on"
+
+
+def test_a_run_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    """As by who tidies the temporary folder, where it lies if nobody names another."""
+    folder, found = tmp_path / "run", list[Trouble | Exception | None]()
+    folder.mkdir()
+    with supervised(launch(folder), found) as running:
+        shutil.rmtree(folder)
+        found.append(Trouble("something has died"))
+        until(lambda: running.restarts or running.error)
+        assert running.error is None
+        assert [(each.name, folder.stat().st_mode & 0o77) for each in folder.iterdir()] == [("server.log", 0)]
 
 
 def test_a_reload_that_cannot_write_is_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
