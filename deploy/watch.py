@@ -58,11 +58,15 @@ class Watch:
         self._count_answers()
 
     def processes(self) -> Trouble | None:
-        """A process that has died, or was stopped for long."""
+        """A process that has died, or was stopped for long, or what they share is gone."""
         if tritonserver.state_of(self._session) in ("", "Z", "X"):
             return Trouble("tritonserver has died")
         if self._is_stopped(self._session):
             return Trouble(f"tritonserver was stopped {STOPPED_S:.0f} s ago")
+        if not self._launch.swap.is_dir():  # it would follow no swap, and forget nobody's KV
+            return Trouble(
+                "its files in /dev/shm were removed (systemd-logind does that when a user logs out: RemoveIPC)"
+            )
         lost = {}
         for pid, model in self.models.items():
             if tritonserver.state_of(pid) in ("", "Z", "X"):

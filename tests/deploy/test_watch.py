@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import tritonserver, watch
+from deploy import leftovers, tritonserver, watch
+from deploy.launch import Launch
 from deploy.watch import ANSWERS_LATER, FAILED_PROBES, HAVE_PASSES, READS_REQUESTS, Trouble, Watch
 from ensembles.served import served
 from genrec.steps import STEPS
@@ -75,13 +76,31 @@ def session(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
         os.killpg(server.pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def about(tmp_path: Path) -> Iterator[Launch]:
+    """Of a server whose folder in /dev/shm is there."""
+    found = launch(tmp_path)
+    found.swap.mkdir()
+    yield found
+    leftovers.remove(found.prefix)
+
+
+def test_a_server_whose_files_in_dev_shm_were_removed_starts_again(session: int, about: Launch) -> None:
+    """As by systemd-logind when its user logs out. It would see no swap any more."""
+    looks = Watch(about, session)
+    assert looks.processes() is None
+    leftovers.remove(about.prefix)
+    trouble = looks.processes()
+    assert trouble and "were removed" in trouble.told and not trouble.models
+
+
 def test_a_server_that_hangs_is_seen_after_a_stopped_process_was_replaced(
-    session: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: int, about: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody listens where the server should, so no probe is answered."""
     monkeypatch.setattr(watch, "STOPPED_S", 0.0)
     models = {"recommend": frozenset(["validity_lookup"])}
-    looks = Watch(replace(launch(tmp_path), ensembles=("recommend",), models=models), session)
+    looks = Watch(replace(about, ensembles=("recommend",), models=models), session)
     ((stopped, model),) = looks.models.items()
     os.kill(stopped, signal.SIGSTOP)
     until(lambda: (looks.processes() or Trouble("")).models == {model})
