@@ -54,6 +54,7 @@ def start(
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", GUARD, *guard, *shown],
             env=environment | meant,
+            cwd=_folder(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -65,6 +66,15 @@ def start(
         end(process, grace_s=0)
         raise
     return process
+
+
+def _folder() -> str | None:
+    """Where a server runs: where we do, or at the root, when that was removed: OpenVINO wants to know where it is."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return os.sep
+    return None
 
 
 def state_of(pid: int) -> str:
