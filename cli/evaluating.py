@@ -20,7 +20,7 @@ from cli.options import (
     tell_outdated,
 )
 from cli.recommend import add_decoder
-from deploy.signals import ended_by_sigterm
+from deploy.signals import ended_by_signals
 from genrec.errors import InputError
 from genrec.settings import Settings
 
@@ -119,7 +119,7 @@ def sweep(a: argparse.Namespace) -> None:
     from perf.slo.sweep import verdict
 
     tell_outdated(a.artifact)
-    with ended_by_sigterm():
+    with ended_by_signals():
         found = measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)
     print(verdict(found), file=sys.stderr)
     print(json.dumps(found))

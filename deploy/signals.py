@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 log = logging.getLogger("genrec.serve")
@@ -15,41 +16,51 @@ log = logging.getLogger("genrec.serve")
 @contextmanager
 def until_interrupted() -> Iterator[None]:
     """Each of these signals leaves the body as KeyboardInterrupt does, and that is its end. For main threads only."""
-    lives_on = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
-    ending = [number for number in ENDING if number != signal.SIGHUP or not lives_on]
-    former = {number: signal.signal(number, _interrupt) for number in ending}
+    former = _heard_by(_interrupt, ENDING)
     try:
         yield
     except KeyboardInterrupt:
         log.info("ended")
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        _give_back(former)
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM leaves the body as an exception, as Ctrl-C does, and ends the process after it. On main threads only."""
-    former = signal.getsignal(signal.SIGTERM)
-    ours = end_by_sigterm()
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP leave the body as an exception, as Ctrl-C does, and end the process after it. On main threads
+    only.
+    """
+    former = end_by_signals()
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, former)
+        _give_back(former)
 
 
-def end_by_sigterm() -> bool:
-    """From now on SIGTERM does as in `ended_by_sigterm`; whether this is the main thread, where that can be asked."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    signal.signal(signal.SIGTERM, _end)
-    return True
+def end_by_signals() -> dict[int, Any]:
+    """From now on both do as in `ended_by_signals`, where this is the main thread, which alone is asked. What they did
+    before.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    return _heard_by(_end, ENDING[1:]) if ours else {}
+
+
+def _heard_by(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> dict[int, Any]:
+    """What was called before; of SIGHUP nothing, where it is ignored: `nohup` says so."""
+    lives_on = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    heard = [number for number in numbers if number != signal.SIGHUP or not lives_on]
+    return {number: signal.signal(number, handler) for number in heard}
+
+
+def _give_back(former: Mapping[int, Any]) -> None:
+    for number, handler in former.items():
+        signal.signal(number, handler)
 
 
 def _end(number: int, _: object) -> None:
     """As `_interrupt`."""
-    signal.signal(number, signal.SIG_IGN)
+    for each in ENDING[1:]:
+        signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy import leftovers
-from deploy.signals import ended_by_sigterm
+from deploy.signals import ended_by_signals
 from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.soundness import verify
@@ -30,13 +30,13 @@ def switch(artifact: Path, version: int | None = None) -> Current:
     A version that is not sound, or that a server refuses, changes nothing. Raises InputError, ArtifactError naming
     the file, NotSwapped.
     """
-    with ended_by_sigterm(), locked(artifact):
+    with ended_by_signals(), locked(artifact):
         return _move(artifact, lambda now: now.to(versions_of(artifact)[-1] if version is None else version))
 
 
 def roll_back(artifact: Path) -> Current:
     """To the version before the last switch; otherwise as `switch`."""
-    with ended_by_sigterm(), locked(artifact):
+    with ended_by_signals(), locked(artifact):
         return _move(artifact, Current.back)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from deploy.signals import end_by_sigterm
+from deploy.signals import end_by_signals
 from genrec.errors import InputError
 from perf.kit import machine
 
@@ -145,10 +145,10 @@ class BenchmarkRun:
 def begin(asked: argparse.Namespace, about: Mapping[str, Any] | None = None) -> BenchmarkRun:
     """The run that these arguments ask for; looks at the machine before it is loaded, and shows what it sees.
 
-    From now on SIGTERM ends the process as Ctrl-C does: of what the benchmark starts nothing is left behind. `about`
-    has further facts, or other ones: of a device. Raises InputError.
+    From now on SIGTERM and SIGHUP end the process as Ctrl-C does: of what the benchmark starts nothing is left behind.
+    `about` has further facts, or other ones: of a device. Raises InputError.
     """
-    end_by_sigterm()
+    end_by_signals()
     if not all(letter.isalnum() or letter in "._-" for letter in asked.label):
         raise InputError("label", f"is {asked.label!r}", "letters, digits, '.', '_' and '-'")
     run = BenchmarkRun(asked.benchmark, asked, machine.facts() | dict(about or {}))

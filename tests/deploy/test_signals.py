@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.signals import until_interrupted
+from deploy.signals import ended_by_signals, until_interrupted
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -40,6 +40,23 @@ def test_each_ends_it_once_and_not_while_it_cleans(number: signal.Signals, ended
                 signal.raise_signal(each)
             cleaned = True
     assert (went_on, cleaned, ended) == (False, True, [])
+
+
+@pytest.mark.parametrize("number", ENDING[1:])
+def test_what_is_begun_for_a_while_is_cleaned_and_ends_with_the_signal(
+    number: signal.Signals, ended: list[int]
+) -> None:
+    cleaned = False
+    with pytest.raises(SystemExit) as left, ended_by_signals():
+        try:
+            signal.raise_signal(number)
+        finally:
+            for each in ENDING[1:]:
+                signal.raise_signal(each)
+            cleaned = True
+    assert cleaned and left.value.code == 128 + number and not ended
+    signal.raise_signal(number)
+    assert ended == [number], "as before"
 
 
 def test_with_nohup_it_outlives_its_terminal() -> None:
