@@ -139,6 +139,12 @@ class PreInferences:
             del self._jobs[job.key]
             return True
 
+    def spend(self, job: PreInference, seconds: float) -> bool:
+        """A part of it took so long; False if somebody took it out of the table meanwhile, who did not know of that."""
+        with self._lock:
+            job.spent_s += seconds
+            return self.holds(job)
+
     def take(self, hashes: Words) -> PreInference | None:
         """The one that makes this entry, for the ranking that needs it now."""
         with self._lock:

@@ -216,7 +216,7 @@ class Relay:
                 return "late"
             begun, cost = self._clock(), self.one_core_cost if one_core else self.cost
             computed = parts.advance(job, self._part_of(job, cost), one_core)
-            self._learn(job, cost, computed or 0, self._clock() - begun)
+            self._learn(jobs, job, cost, computed or 0, self._clock() - begun)
             metrics.PRE_INFERRED_TOKENS.add(computed or 0)
             if computed is None:
                 return "no_place"
@@ -226,13 +226,18 @@ class Relay:
                 metrics.PRE_INFERENCES.add(end="made")
         return None
 
-    def _learn(self, job: PreInference, cost: PassCost, computed: int, seconds: float) -> None:
+    def _learn(
+        self, jobs: PreInferences, job: PreInference, cost: PassCost, computed: int, seconds: float
+    ) -> None:
         """What a part took; a first one may also have copied what the pool had, which is little beside it.
 
         On one core nobody waited for it: it is charged what it would have taken on all.
         """
         past = job.done - computed
-        job.spent_s += seconds if cost is self.cost else self.cost.seconds(False, past, computed)
+        spent_s = seconds if cost is self.cost else self.cost.seconds(False, past, computed)
+        if not jobs.spend(job, spent_s):
+            # Taken by a ranking on another stream: all but this part is charged.
+            self._admission.end(0, made=False, unspent_s=-spent_s)
         if computed:
             cost.learn(False, past, computed, seconds)
 

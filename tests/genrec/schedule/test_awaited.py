@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from genrec import metrics
-from genrec.engine.pre_infer import PartByPart
+from genrec.engine.pre_infer import PartByPart, PreInference
 from genrec.engine.ranking import RankPlan, RankRequest
 from genrec.errors import QueueFull
 from genrec.report import ADMITTED, NO_MEMORY, NO_TIME, UNDER_WAY
@@ -92,6 +92,23 @@ def test_what_a_ranking_computes_of_a_prefix_is_counted_as_its_own(start: Callab
     asked = RankRequest(1, drawn(1), candidates, candidates), RankPlan("split", True, False)
     bench.then[2] = lambda: bench.executor.scores(*asked)
     assert bench.go() == [16] and metrics.PRE_INFERRED_TOKENS.value() == counted + 16
+
+
+def test_a_part_is_charged_whose_prefix_a_ranking_of_another_stream_took_meanwhile(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, advance = start(), PartByPart.advance
+
+    def taken(parts: PartByPart, job: PreInference, most: int, one_core: bool) -> int | None:
+        computed = advance(parts, job, most, one_core)
+        bench.clock.now += 0.2
+        assert bench.jobs.take(job.hashes) is job
+        return computed
+
+    monkeypatch.setattr(PartByPart, "advance", taken)
+    left_s = bench.relay._admission._left_s
+    assert bench.ask(1) == ADMITTED and bench.go() == [16]
+    assert bench.relay._admission._left_s == pytest.approx(left_s - 0.2)
 
 
 @pytest.mark.parametrize(("pool_user_mb", "full"), [(1, NO_MEMORY), (16, NO_TIME)])

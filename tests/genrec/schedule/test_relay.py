@@ -219,10 +219,10 @@ def test_what_one_core_took_is_charged_as_if_all_had_done_it(start: Callable[...
     bench.relay.cost.learn(False, 0, 16, 0.01)
     job, _ = bench.jobs.new(None, drawn(1), 0.0)
     job.done = 16
-    bench.relay._learn(job, bench.relay.one_core_cost, 16, 0.018)
+    bench.relay._learn(bench.jobs, job, bench.relay.one_core_cost, 16, 0.018)
     assert job.spent_s == pytest.approx(0.01)
     assert bench.relay.one_core_cost.seconds(False, 0, 16) == pytest.approx(0.018)
-    bench.relay._learn(job, bench.relay.cost, 16, 0.01)
+    bench.relay._learn(bench.jobs, job, bench.relay.cost, 16, 0.01)
     assert job.spent_s == pytest.approx(0.02)
 
 
