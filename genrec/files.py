@@ -5,6 +5,7 @@ What is written here is never seen in part.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -53,6 +54,15 @@ def _remedy(path: Path) -> str:
     if path.name == "histories.parquet" and (folder / "items.parquet").exists():
         made = "data" if (folder / "source.json").exists() else "import --interactions"
     return f"; `genrec {made}` makes it" if made else ""
+
+
+def is_absent(path: Path) -> bool:
+    """Whether nothing has that name. Where nobody can look, in a folder that is closed to us say, that is not known."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False
 
 
 def check_regular(path: Path) -> Path:

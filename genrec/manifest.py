@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from genrec.errors import ArtifactError
-from genrec.files import locked_folder, made_aside, put, read_json, sync
+from genrec.files import is_absent, locked_folder, made_aside, put, read_json, sync
 from genrec.hashing import hashed, sha256_of
 
 NAME = "manifest.json"
@@ -74,7 +73,7 @@ def read(artifact: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not os.path.lexists(path):
+    if is_absent(path):
         return {}
     found = read_json(path)
     if not isinstance(found, dict):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from genrec import manifest
 from genrec.catalogue.files import CATALOGUE, GROUPS, ITEM_TOKENS, VALID_IDS, VALIDITY
 from genrec.errors import ArtifactError, InputError
-from genrec.files import locked_folder, read_json, write_whole
+from genrec.files import is_absent, locked_folder, read_json, write_whole
 
 BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
@@ -97,7 +96,7 @@ def check_exists(artifact: Path, version: int) -> None:
 def read_current(artifact: Path) -> Current:
     """The pointer; without one, version 1. Raises ArtifactError."""
     path = artifact / FOLDER / POINTER
-    if not os.path.lexists(path):
+    if is_absent(path):
         return Current()
     try:
         said = read_json(path)

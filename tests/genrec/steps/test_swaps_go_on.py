@@ -12,7 +12,7 @@ import pytest
 
 from clients.recommender import Recommender
 from deploy import shared_memory, switch
-from genrec.catalogue.versions import point, read_current
+from genrec.catalogue.versions import FOLDER, point, read_current
 from genrec.settings import Settings
 from genrec.steps import versioned
 from genrec.steps.versioned import Versioned
@@ -77,6 +77,20 @@ def test_what_goes_wrong_in_following_is_told_once_and_survived(
         "MemoryError: ",
     ]
     assert all(t.startswith("one-") for t in told)
+
+
+def test_a_pointer_that_nobody_can_look_at_takes_no_version_away(
+    settings: Settings, process: Callable[[str], Versioned[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a folder that is closed to this user. A link to itself stands for it: root may look anywhere."""
+    to(settings, 2)
+    one = process("one")
+    until(lambda: one.current == 2)
+    folder = settings.artifact / FOLDER
+    folder.rename(settings.artifact / "aside")
+    folder.symlink_to(folder)
+    until(lambda: "could not follow the catalogue" in caplog.text or one.current != 2)
+    assert one.current == 2
 
 
 @pytest.mark.serving
