@@ -87,12 +87,12 @@ class Supervisor:
         if self.error:
             raise self.error
 
-    def stop(self) -> None:
-        """End the server and everything of it; returns when it is gone. Raises TimeoutError where it does not end."""
+    def stop(self, wait: bool = True) -> None:
+        """End the server and all of it, and `wait` until it is gone. Raises TimeoutError where it does not end."""
         self._stopping.set()
-        if self._thread.ident is not None:
+        if wait and self._thread.ident is not None:
             self._ended.wait()
-        if self._not_ended:
+        if wait and self._not_ended:
             raise self._not_ended
 
     def _live(self) -> None:
@@ -106,8 +106,9 @@ class Supervisor:
             self._begun.set()
             self._keep(watch)
         except Exception as error:  # handed to whoever waits
-            self.error = error
-            if self._begun.is_set() and not self._stopping.is_set():
+            if not (self._begun.is_set() and self._stopping.is_set()):  # else of a restart broken off
+                self.error = error
+            if self.error and self._begun.is_set():
                 self._log.error("%s", error)
         finally:
             try:

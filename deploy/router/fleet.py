@@ -109,6 +109,9 @@ class Fleet:
         with ExitStack() as all_servers:
             for generation in self._generations():
                 all_servers.callback(generation.stack.close)
+            # Before one is waited for: systemd ends all processes at once, and each would be started again till then.
+            for server in self._running():
+                server.supervisor.stop(wait=False)
             self._write_targets([])
 
     def check(self) -> None:
@@ -117,13 +120,16 @@ class Fleet:
         As long as one answers, the router gives it the users of the others.
         """
         self._keep_router()
-        running = [server for generation in self._generations() for server in generation.servers]
+        running = self._running()
         errors = [error for server in running if (error := server.supervisor.error)]
         if len(errors) == len(running):
             raise errors[0]
 
     def _generations(self) -> list[Generation]:
         return [self.serving, *([self.coming] if self.coming else [])]
+
+    def _running(self) -> list[RunningServer]:
+        return [server for generation in self._generations() for server in generation.servers]
 
     def _keep_router(self) -> None:
         """One that was started again has forgotten who serves whom, and is told. Raises RouterError."""

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +40,7 @@ def router() -> Iterator[Router]:
 
 def generation(artifact: Path, place: str, ended: list[Path]) -> Generation:
     """One server that nobody asks; it says when it is ended."""
-    watched = SimpleNamespace(error=None)
+    watched = SimpleNamespace(error=None, stop=lambda wait: None)
     server = RunningServer(choose_ports(), "", Path(), watched, ("recommend",), "")  # type: ignore[arg-type]
     stack = ExitStack()
     stack.callback(ended.append, artifact)
@@ -199,6 +200,15 @@ def test_a_server_that_does_not_end_keeps_no_other_from_ending(fleet: Fleet, end
     with pytest.raises(TimeoutError, match="new does not end"):
         fleet.close()
     assert ended == [NEW, OLD]
+
+
+def test_all_servers_are_told_to_end_before_one_is_waited_for(fleet: Fleet, ended: list[Path]) -> None:
+    """Who is told last would start again what systemd has ended, which tells all processes at once."""
+    for each in filter(None, (fleet.serving, fleet.coming)):
+        told = SimpleNamespace(stop=lambda wait, name=each.artifact / "told": wait or ended.append(name))
+        each.servers = [replace(server, supervisor=told) for server in each.servers]
+    fleet.close()
+    assert sorted(ended[:2]) == [NEW / "told", OLD / "told"] and sorted(ended[2:]) == [NEW, OLD]
 
 
 @pytest.mark.parametrize("first", ["serving", "coming"])

@@ -152,6 +152,17 @@ def test_a_run_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
         assert [(each.name, folder.stat().st_mode & 0o77) for each in folder.iterdir()] == [("server.log", 0)]
 
 
+def test_a_restart_that_is_broken_off_is_no_error(tmp_path: Path) -> None:
+    """As by systemd, which tells all processes at once to end; a temporary run folder would stay."""
+    starts: list[Supervisor | None] = [None]
+    about = replace(launch(tmp_path), prepare=lambda: (each := starts.pop()) and each.stop(wait=False))
+    with supervised(about, found := list[Trouble | Exception | None]()) as running:
+        starts.append(running)
+        found.append(Trouble("a model has died"))
+        until(lambda: not starts)
+    assert running.error is None
+
+
 def test_a_reload_that_cannot_write_is_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where /dev/shm is full, say."""
 
