@@ -83,9 +83,13 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     """
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)  # of one that was ended
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        file.write(text)
-    put(partial, path)
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            file.write(text)
+        put(partial, path)
+    except BaseException:  # on a full disk it would take what room is left
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def put(partial: Path, path: Path) -> None:

@@ -21,8 +21,9 @@ def test_what_fails_to_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     write_whole(path, "old")
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "new" * 10_000 + "\ud800")
-    assert path.read_text() == "old"
-    write_whole(path, "new")  # whatever is left of the one that failed
+    assert path.read_text() == "old" and os.listdir(tmp_path) == [path.name]
+    path.with_name("about.json.partial").write_text("of one that was killed")
+    write_whole(path, "new")
     assert path.read_text() == "new" and os.listdir(tmp_path) == [path.name]
 
 
