@@ -51,9 +51,12 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """Figures of the engines and of the baselines over the same users. Raises ArtifactError.
 
-    With decoder `draft` also how many candidates stood before verification and how many were lost to it.
+    All answer from the version of the catalogue that is served: a baseline that answers items which the engines may
+    not would be compared with nothing. With decoder `draft` also how many candidates stood before verification and
+    how many were lost to it.
     """
-    catalogue = Catalogue.load(artifact / "catalogue.parquet")
+    version = read_current(artifact).version
+    catalogue = Catalogue.load(folder_of(artifact, version) / CATALOGUE)
     histories = Histories.load(artifact / "histories.parquet")
     asked = histories if users is None else histories.sample(users, seed=0)
     with LocalRecommender(artifact, beam_width, decoder=decoder, verify=verify) as local:

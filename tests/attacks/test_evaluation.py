@@ -14,15 +14,16 @@ from genrec.catalogue.versions import Current, point
 from genrec.errors import InputError
 from perf.quality.quality import measure
 from training.data.histories import Histories
+from training.generator.evaluate import by_popularity
 
 ITEMS = 6
 
 
 @pytest.fixture
 def small(tiny: Path, tmp_path: Path) -> Path:
-    """`tiny` with a current version of ITEMS items, and four users who saw three of them."""
+    """`tiny` with a current version of its ITEMS least popular items, and four users who saw three of them."""
     artifact = Path(shutil.copytree(tiny, tmp_path / "small"))
-    ids = Catalogue.load(artifact / "catalogue.parquet").item_ids
+    ids = by_popularity(Catalogue.load(artifact / "catalogue.parquet"))[::-1]
     point(artifact, Current().to(remove_items(artifact, ids[ITEMS:])))
     seen = np.concatenate([np.roll(ids[:ITEMS], user)[:3] for user in range(4)])
     histories = Histories(np.arange(4), seen, np.arange(5) * 3)
@@ -34,6 +35,12 @@ def test_fewer_items_than_ten_are_measured(small: Path) -> None:
     figures = measure(small, beam_width=32, remove_seen=False)
     assert figures["model"]["HR@10"] == 1  # all of the items there are
     assert measure(small, beam_width=ITEMS, remove_seen=False)["model"]["HR@10"] == 1
+
+
+def test_baselines_answer_from_the_version_that_is_served(small: Path) -> None:
+    figures = measure(small, beam_width=32, remove_seen=False)
+    for name in ("popularity", "transition counts"):
+        assert figures[name]["HR@10"] == figures[name]["coverage@10"] == 1, name
 
 
 def test_a_beam_that_cannot_find_them_is_named(small: Path) -> None:

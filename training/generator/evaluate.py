@@ -140,14 +140,16 @@ def transition_baseline(catalogue: Catalogue, histories: Histories) -> Recommend
 
 
 def transitions(catalogue: Catalogue, histories: Histories) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs (row, next row) of the training part with their counts: three int64[pairs]."""
+    """Pairs (row, next row) of the training part with their counts: three int64[pairs]. Both are in the catalogue."""
     train = histories.cut(2)
     rows = catalogue.rows_of(train.items).astype(np.int64)
     inside = np.ones(len(rows), bool)
     inside[train.offsets[1:-1]] = False  # the first item of a user follows nobody
     inside[0] = False
     n = len(catalogue)
-    pairs, count = np.unique(rows[np.flatnonzero(inside) - 1] * n + rows[inside], return_counts=True)
+    before, after = rows[np.flatnonzero(inside) - 1], rows[inside]
+    there = (before >= 0) & (after >= 0)
+    pairs, count = np.unique(before[there] * n + after[there], return_counts=True)
     return pairs // n, pairs % n, count
 
 

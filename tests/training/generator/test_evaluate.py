@@ -70,6 +70,16 @@ def test_baselines_equal_slow_twin(rows: list[list[int]], remove_seen: bool, spl
         assert got["seen_items"] == ("removed" if remove_seen else "kept")
 
 
+def test_counts_of_a_catalogue_that_lacks_items() -> None:
+    """2 was the most popular and follows 1 most often; it is gone, and so is what 3 came after."""
+    _, histories = build([[1, 2, 1, 2, 4, 1, 5], [1, 4, 2, 3, 1, 9], [0, 0, 0, 2, 6]])
+    kept = [0, 1, 3, 4, 5]
+    catalogue = Catalogue(kept, np.zeros((5, 1)), [""] * 5, [3, 3, 1, 2, 0])
+    counts = transition_baseline(catalogue, histories)
+    got = counts([np.array([1]), np.array([2]), np.array([4])], 3, False)
+    assert got.tolist() == [[4, 0, 1], [0, 1, 4], [0, 1, 4]]
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     ROWS,
