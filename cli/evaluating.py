@@ -73,7 +73,8 @@ def evaluate(a: argparse.Namespace) -> None:
         use_device(a.device)
     check_inputs(a.artifact, "tokenise")
     check_meaning(a.artifact, *STAGES[model])
-    found, table = _measured(a, model)
+    with ended_by_signals():
+        found, table = _measured(a, model)
     print(_as_json(found) if a.json else table(found))
 
 

@@ -22,7 +22,7 @@ def main(launcher: int, files: int, size: int, prefix: str, place: str, hidden: 
     """Become the server of a launcher, `argv`, unless that has ended; leave a child that cleans up behind both.
 
     It may have so many `files` open, each of at most `size` bytes. The rest is as `deploy.hidden` and
-    `deploy.leftovers` have it.
+    `genrec.leftovers` have it.
     """
     libc = ctypes.CDLL(None)
     # When the launcher is killed, the server gets SIGTERM and ends its stubs itself

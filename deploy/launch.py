@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy import leftovers
 from deploy.ports import Ports
 from deploy.private import PrivateFolder
+from genrec import leftovers
 from genrec.errors import GenrecError, InputError
 
 PORT_TAKEN = "already in use"

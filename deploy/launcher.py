@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy import command, leftovers, probe, server_files, shared_memory
+from deploy import command, probe, server_files, shared_memory
 from deploy.address import check_address
 from deploy.instructions import describe, instruction_set
 from deploy.launch import Launch, LaunchError
@@ -36,13 +36,12 @@ from deploy.unread import check_read
 from ensembles.description import Ensemble
 from ensembles.render import render
 from ensembles.served import served, with_instances
+from genrec import leftovers, manifest
 from genrec.artifact import load_config
 from genrec.catalogue.versions import catalogue_id
 from genrec.draft.options import has_draft
 from genrec.errors import InputError
 from genrec.files import write_whole
-from genrec.manifest import NAME as MANIFEST
-from genrec.manifest import Digests, digest_file, verify
 from genrec.progress import ticking
 from genrec.rank.kinds import ranker_of, ranks_on
 from genrec.settings import Settings, chosen_fields
@@ -156,9 +155,9 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
 
 def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Path) -> RunningServer:
     """Start until ready. A port we chose ourselves may be taken before the server binds it: then others."""
-    digests = Digests()
+    digests = manifest.Digests()
     with ticking("checking the artifact"):  # gigabytes of weights are digested
-        verify(artifact, digests)
+        manifest.verify(artifact, digests)
     check_address(options.address, options.i_know)
     files = server_files.find_server()
     server_files.check_libraries(files)
@@ -191,7 +190,7 @@ def _launch(
     run_dir: Path,
     ports: Ports,
     token: str,
-    digests: Digests,
+    digests: manifest.Digests,
 ) -> Launch:
     """One server on these ports."""
     prefix, control = leftovers.own_prefix(), secrets.token_urlsafe(24)
@@ -199,13 +198,13 @@ def _launch(
     settings, ensembles = _served_by(artifact, options, given, prefix)
     names = tuple(ensemble.name for ensemble in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
-    verified, started_with = partial(verify, artifact, digests), [""]
+    verified, started_with = partial(manifest.verify, artifact, digests), [""]
 
     def unchanged() -> bool:
-        return digest_file(artifact / MANIFEST) == started_with[0]
+        return manifest.digest_file(artifact / manifest.NAME) == started_with[0]
 
     def prepare() -> None:
-        started_with[0] = digest_file(artifact / MANIFEST)
+        started_with[0] = manifest.digest_file(artifact / manifest.NAME)
         verified()  # a restart too: it would serve what is in the files now
         private.lay_out(files, artifact)
         _repository(ensembles, private.models)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deploy import leftovers
 from deploy.instructions import NODES, instruction_set
 from deploy.switch import servers_of
+from genrec import leftovers
 from genrec.engine.kept_prompts import keeps_prompts
 from genrec.errors import InputError
 from genrec.rank.kinds import NO_RANKER

@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import leftovers
 from deploy.server_files import ServerFiles, lay_out_backends
+from genrec import leftovers
 
 
 @dataclass(frozen=True)

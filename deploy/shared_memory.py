@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from deploy import command, leftovers
+from deploy import command
 from deploy.launch import NoRoom
+from genrec import leftovers
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import to_start_with

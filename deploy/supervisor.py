@@ -14,15 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from subprocess import Popen
 
-from deploy import leftovers, probe, server_log, tritonserver
+from deploy import probe, server_log, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
 from deploy.launch import MORE_TIME, Launch, LaunchError, ServerLog, ended_early, passes, too_late
 from deploy.watch import Trouble, Watch
+from genrec import leftovers
 from genrec.catalogue import agreement
 from genrec.errors import ArtifactError
 
-WATCH_S = 0.2  # between looks at the processes: some 30 us for each
-LOOK_S = 0.05  # between questions to a server that starts
+WATCH_S, LOOK_S = 0.2, 0.05  # between looks at the processes, 30 us each; between questions while it starts
 FAILED_STARTS = 3  # of those whose cause will not go by itself
 LONGEST_PAUSE_S = 30.0  # between starts
 # A server that stuck while loading was seen to load at once when started again; so a restart is given a few times

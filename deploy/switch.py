@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy import leftovers
 from deploy.signals import ended_by_signals
+from genrec import leftovers
 from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.soundness import verify

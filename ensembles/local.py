@@ -5,7 +5,6 @@ It is how one debugs, how quality is measured, and what the served answers are t
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -24,7 +23,7 @@ from ensembles.recommend import recommend
 from ensembles.recommend_and_rank import recommend_and_rank
 from ensembles.recommend_draft import recommend_draft
 from ensembles.recommend_staged import recommend_staged
-from genrec import steps
+from genrec import leftovers, steps
 from genrec.artifact import load_config
 from genrec.draft.load import check_decoder
 from genrec.engine.load import load_layout
@@ -127,7 +126,8 @@ class LocalRecommender:
         else:
             check_decoder(artifact, decoder)
         config = load_config(artifact)
-        self._folder = tempfile.TemporaryDirectory(prefix=f"genrec-local-{os.getpid()}-", dir="/dev/shm")
+        leftovers.remove_of_the_dead()
+        self._folder = tempfile.TemporaryDirectory(prefix=leftovers.own_prefix(), dir=leftovers.SHM)
         self.settings = Settings(
             artifact, Path(self._folder.name) / "arena", beam_width, target, verify=verify,
             **{"pool_fill": "none", **pool},

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from build.openvino.engines import build_engines
-from deploy import leftovers
 from deploy.launcher import RunningServer, running_server
+from genrec import leftovers
 from genrec.catalogue.items import Catalogue
 from genrec.rank.options import RankerConfig
 from tests.serving.processes import left_of

@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import leftovers, probe, tritonserver
+from deploy import probe, tritonserver
 from deploy.ports import LOOPBACK, Ports
 from deploy.router.config import BACKENDS, ServerPlace, render
 from deploy.router.limits import Limits
+from genrec import leftovers
 from genrec.errors import ArtifactError, GenrecError
 
 FOLDER = "router"  # of one router in /dev/shm: short enough a name for sockets, and gone with its owner

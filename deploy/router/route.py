@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from deploy import leftovers
 from deploy.ports import choose_ports
 from deploy.router.fleet import STATE, Fleet, running_fleet, where
 from deploy.router.haproxy import FOLDER
 from deploy.router.limits import Limits
 from deploy.signals import until_interrupted
+from genrec import leftovers
 from genrec.errors import GenrecError, InputError
 
 CONTROL = "control"

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from build.tensorrt.profiles import MAX_BATCH
-from deploy import leftovers
 from deploy.command import command, environment
 from deploy.ports import Ports
 from deploy.server_files import find_server
@@ -24,6 +23,7 @@ from deploy.tensorrt import manifest, place
 from ensembles.render_tensorrt import repository
 from ensembles.tensorrt import Plan
 from ensembles.tensorrt_rank import ensembles_of
+from genrec import leftovers
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import catalogue_id, read_current

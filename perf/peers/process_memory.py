@@ -8,7 +8,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from deploy import leftovers, tritonserver
+from deploy import tritonserver
+from genrec import leftovers
 
 LOOK_S = 0.05
 

@@ -30,8 +30,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from deploy.leftovers import SHM, own_prefix
 from genrec.errors import InputError
+from genrec.leftovers import SHM, own_prefix
 from genrec.progress import counting
 from perf.kit import report
 from perf.kit.hosts import Hosts, isolated_hosts, why_none

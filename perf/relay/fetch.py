@@ -23,10 +23,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deploy.leftovers import SHM, own_prefix
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import load_entry_layout
 from genrec.errors import GenrecError, InputError
+from genrec.leftovers import SHM, own_prefix
 from genrec.settings import Settings
 from perf.kit import report
 from perf.kit.store_master import MASTER

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from clients.aio import AsyncRecommender
-from deploy import leftovers, tritonserver
+from deploy import tritonserver
 from deploy.launcher import RunningServer, running_server
+from genrec import leftovers
 from genrec.errors import GenrecError
 from perf.kit import report, traffic
 

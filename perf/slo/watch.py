@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy import leftovers, tritonserver
+from deploy import tritonserver
 from deploy.launcher import RunningServer
+from genrec import leftovers
 from genrec.kv.arena import Arena
 
 SAMPLE_S = 0.5

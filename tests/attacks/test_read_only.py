@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import leftovers
+from genrec import leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534

@@ -15,10 +15,11 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from clients.request import request_tensors
-from deploy import leftovers, tritonserver
+from deploy import tritonserver
 from deploy.launcher import RunningServer
 from deploy.tritonserver import MOST_REGION_BYTES
 from ensembles.local import LocalRecommender
+from genrec import leftovers
 from genrec.errors import GenrecError, InputError
 from genrec.settings import MOST_VALUES
 from tests.serving.wire import ask, tensors

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy import hidden, leftovers, switch, tritonserver
+from deploy import hidden, switch, tritonserver
 from deploy.launcher import RunningServer
+from genrec import leftovers
 from genrec.catalogue import agreement
 
 SAY = "import sys; print(sys.argv[1]); sys.stdout.flush(); sys.stdin.read()"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from build.catalogue import remove_items
-from deploy import leftovers
+from genrec import leftovers
 from genrec.catalogue import agreement
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deploy import leftovers
 from deploy.launch import Launch
 from deploy.ports import choose_ports
+from genrec import leftovers
 
 
 def launch(folder: Path) -> Launch:

@@ -21,10 +21,10 @@ import pytest
 
 from clients.recommender import Recommender
 from clients.wire import Recommendation
-from deploy import leftovers
 from deploy.router import haproxy
 from deploy.router.route import folder_of, rollout
 from ensembles.local import LocalRecommender
+from genrec import leftovers
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import catalogue_id
 from genrec.errors import GenrecError, InputError

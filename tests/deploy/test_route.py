@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import pytest
 
 from cli.main import main
-from deploy import leftovers
 from deploy.ports import choose_ports
 from deploy.router import fleet as fleets
 from deploy.router.fleet import STATE
 from deploy.router.haproxy import FOLDER
 from deploy.router.limits import MOST_SERVERS, Limits
 from deploy.router.route import CONTROL, RolloutFailed, obey, rollout
+from genrec import leftovers
 from genrec.errors import GenrecError, InputError
 from tests.serving.processes import until
 

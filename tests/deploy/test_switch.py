@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from build.catalogue import remove_items
-from deploy import leftovers, switch
+from deploy import switch
+from genrec import leftovers
 from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.files import CATALOGUE

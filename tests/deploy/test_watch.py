@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy import leftovers, tritonserver, watch
+from deploy import tritonserver, watch
 from deploy.launch import Launch
 from deploy.watch import ANSWERS_LATER, FAILED_PROBES, HAVE_PASSES, READS_REQUESTS, Trouble, Watch
 from ensembles.served import served
+from genrec import leftovers
 from genrec.steps import STEPS
 from genrec.steps.later import AnswersLater
 from tests.deploy.launches import launch

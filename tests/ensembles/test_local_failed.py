@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -39,8 +41,18 @@ def test_rankings_end_where_what_is_ahead_of_them_cannot_be_loaded(
     tiny_ranker: Path, before: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(steps.STEPS, "encode_prefix", "NoSuchStep")
-    mine = f"genrec-local-{os.getpid()}-*"  # another process runs tests beside this one
+    mine = f"genrec-*-{os.getpid()}-*"  # another process runs tests beside this one
     folders = set(SHM.glob(mine))
     with pytest.raises(AttributeError, match="NoSuchStep"):
         LocalRecommender(tiny_ranker, 16, decoder="rank", pool_user_mb=1, pool_item_mb=1)
     assert not streams(before) and set(SHM.glob(mine)) <= folders
+
+
+def test_what_one_that_was_killed_has_left_goes_with_the_next(tiny: Path) -> None:
+    """Its pool has KV of users."""
+    left = 'from genrec import leftovers; print(leftovers.own_prefix() + "left")'
+    name = subprocess.run([sys.executable, "-c", left], capture_output=True, text=True, check=True).stdout
+    folder = SHM / name.strip()
+    folder.mkdir()
+    with LocalRecommender(tiny, 16):
+        assert not folder.exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy import leftovers
+from genrec import leftovers
 from perf.kit.hosts import why_none
 from perf.kit.store_master import MASTER, master_command
 from tests.nodes.test_mooncake import why_not

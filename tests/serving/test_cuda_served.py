@@ -16,9 +16,9 @@ import tritonclient.grpc
 import tritonclient.http
 
 from build.cuda.engines import build_engines as build_cuda
-from deploy import leftovers
 from deploy.launcher import RunningServer, _ensembles, _repository, running_server
 from ensembles.lint import lint
+from genrec import leftovers
 from genrec.errors import ArtifactError
 from tests.conftest import BEAM_WIDTH
 from tests.serving.servers import brief_server

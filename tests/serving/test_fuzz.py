@@ -19,8 +19,9 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2 as pb
 
-from deploy import leftovers, tritonserver
+from deploy import tritonserver
 from deploy.launcher import RunningServer
+from genrec import leftovers
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.semantic_id import pack
 from genrec.kv.arena import LEASE_S, Arena

@@ -21,8 +21,9 @@ from tritonclient.utils import InferenceServerException
 
 from clients.errors import BadRequest, Overloaded, ServerError, Unreachable
 from clients.recommender import Recommender
-from deploy import leftovers, tritonserver
+from deploy import tritonserver
 from deploy.launcher import RunningServer, running_server
+from genrec import leftovers
 from genrec.errors import GenrecError
 from genrec.kv.arena import LEASE_S, Arena
 from tests.serving.loaded import UnderLoad

@@ -20,11 +20,12 @@ import psutil
 import pytest
 import tritonclient.grpc
 
-from deploy import leftovers, server_files, supervisor
+from deploy import server_files, supervisor
 from deploy.launch import LaunchError
 from deploy.launcher import RunningServer, _ensembles, _repository, running_server
 from deploy.ports import choose_ports
 from deploy.private import PrivateFolder
+from genrec import leftovers
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
 from tests.serving.processes import left_of, stub_of, until

@@ -63,7 +63,7 @@ def test_a_start_that_checks_gigabytes_says_so(
         raise ArtifactError(tiny, f"while {open_now}")
 
     monkeypatch.setattr(launcher, "ticking", seen)
-    monkeypatch.setattr(launcher, "verify", refuse)
+    monkeypatch.setattr(launcher.manifest, "verify", refuse)
     with (
         pytest.raises(ArtifactError, match=r"while \['checking the artifact'\]"),
         running_server(tiny, run_dir=tmp_path / "run", ensembles=("recommend",)),

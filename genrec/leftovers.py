@@ -23,7 +23,7 @@ log = logging.getLogger("genrec.serve")
 
 
 def own_prefix() -> str:
-    """A new prefix for the files of one server started by this process."""
+    """A new prefix for files of this process, or of one server that it starts."""
     return f"genrec-{_namespace()}-{os.getpid()}-{started(os.getpid())}-{secrets.token_hex(4)}-"
 
 
@@ -58,7 +58,7 @@ def remove_of_the_dead() -> list[str]:
             _remove(path)
             removed.append(path.name)
     if removed:
-        log.warning("removed %d files of servers that are gone from %s", len(removed), SHM)
+        log.warning("removed %d files of processes that are gone from %s", len(removed), SHM)
     return removed
 
 
