@@ -96,14 +96,16 @@ class HostExecutor:
         partial = max(map(len, probe)) < max(map(len, level.reachable))
         before = batch.snapshot(level.number) if partial else None
         found = self._complete(level, probe, batch)
-        needed = self._check(level, found)
+        needed, scored = self._check(level, found), [len(few) for few in probe]
         # The probe is of the likeliest: it has all that are needed unless these are more.
-        if before and any(len(all_) > len(few) for all_, few in zip(needed, probe, strict=True)):
+        if before and any(len(all_) > few for all_, few in zip(needed, scored, strict=True)):
+            scored = [max(len(all_), few) for all_, few in zip(needed, scored, strict=True)]
             batch.restore(before)
             found = self._complete(level, needed, batch)
             needed = self._check(level, found)
         for constraint, places in zip(level.constraints, needed, strict=True):
             self._needed.learn(level.number, constraint.wanted, len(places))
+        metrics.BEAMS.add(sum(scored), kind="scored")
         return found
 
     def _level(self, number: int, constraints: list[Constraint], beams: list[Beams]) -> _Level:
@@ -134,7 +136,6 @@ class HostExecutor:
         pairs = [drop_unscored(*each, self._scratch) for each in rows]
         beams, places = [each for each, _ in pairs], [each for _, each in pairs]
         logits = batch.score(level.number, beams, places)
-        metrics.BEAMS.add(sum(map(len, places)), kind="scored")
         return self._expand(level.number, level.constraints, beams, places, logits)
 
     def _expand(

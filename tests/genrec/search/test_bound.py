@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genrec import metrics
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.host import HostExecutor
 from genrec.models.config import ModelConfig
@@ -96,6 +97,19 @@ def test_what_is_scored_is_little_where_the_model_is_sure_and_never_more_than_al
         slow.answers(tokens, np.array([4]), [free], every_beam=True)
     scored, every = (each._passes.beams for each in (fast, slow))
     assert scored <= most * every + (len(sizes) - 1) * 8, scored / every
+
+
+def test_a_beam_that_a_second_pass_scores_again_counts_once():
+    """Of the beams that a level started from, so many had to be scored."""
+    draw, sizes = np.random.default_rng(0), (8, 8, 8)
+    codes = np.stack([draw.integers(0, t, 480) for t in sizes], axis=1)
+    index = ValidityIndex.build(codes, sizes, np.ones(480, np.int64), np.arange(480))
+    generator = generator_of(sizes, 64, 0.5, 0)
+    generator._needed.expect = lambda level, wanted, count: 1
+    before = [metrics.BEAMS.value(kind=kind) for kind in ("kept", "scored")]
+    generator.answers(np.zeros((1, 4), np.int64), np.array([4]), [Constraint(index, wanted=64)])
+    kept, scored = np.subtract([metrics.BEAMS.value(kind=kind) for kind in ("kept", "scored")], before)
+    assert generator._passes.beams > kept == 8 + 64 >= scored
 
 
 def beams_of(scores):
