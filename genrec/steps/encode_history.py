@@ -82,7 +82,7 @@ class EncodeHistory(EachAlone):
             cut=cut,
             version=version,
         )
-        for kind, items in (("read", len(kept)), ("unknown", unknown), ("cut", cut)):
+        for kind, items in (("read", len(kept) if left else 0), ("unknown", unknown), ("cut", cut)):
             metrics.HISTORY_ITEMS.add(items, kind=kind)
         metrics.PROMPT_TOKENS.observe(length)
         return {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from build.catalogue import add_items, remove_items
 from build.groups import group_items
 from ensembles.local import request
+from genrec import metrics
 from genrec.catalogue.answerable import listed
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
@@ -180,3 +181,13 @@ def test_a_group_that_is_none_is_refused(worlds: dict[int, World], field: str) -
             worlds[version][1].answer({**good, field: np.array([[number]])})
     with pytest.raises(InputError, match=f"{field}: .*at most {MOST_GROUPS}"):
         worlds[5][1].answer({**good, field: np.zeros((1, MOST_GROUPS + 1), np.int64)})
+
+
+def test_of_a_history_whose_wishes_leave_nothing_no_item_is_read(worlds: dict[int, World]) -> None:
+    catalogue, step = worlds[1]
+    asked = request(catalogue.item_ids[:5].tolist(), 3)
+    before = metrics.HISTORY_ITEMS.value(kind="read")
+    for only, read in ((catalogue.item_ids[:1], 5), (np.array([FAR]), 0)):
+        (answer,) = step.run([{**asked, "only": only[None]}])
+        assert isinstance(answer, dict) and answer["ticket"][0, 1] == 3 * read
+        assert metrics.HISTORY_ITEMS.value(kind="read") - before == 5
