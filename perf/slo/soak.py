@@ -160,7 +160,9 @@ def windows_of(events: Sequence[SoakedRequest], seconds: float) -> list[dict[str
         latency = [
             1000 * (event.done - event.due) for event in due if event.kind == GOOD and not event.problem
         ]
-        finished = sum(first <= event.done < end and not event.problem for event in events)
+        # What was refused as it must is none
+        answered = [event for event in events if event.kind == GOOD or event.answer is not None]
+        finished = sum(first <= event.done < end and not event.problem for event in answered)
         rows.append(
             {
                 "from_s": round(first, 1),

@@ -116,6 +116,11 @@ def test_a_tenth_in_which_nothing_is_answered_is_told_and_ends_nothing() -> None
     assert soak.last_over_first(soak.windows_of(ended(0.5), 10.0), "rate") == 0
 
 
+def test_what_was_refused_as_it_must_is_no_answer() -> None:
+    refused = [replace(event, kind=kind) for event in ended(0.5) for kind in (soak.REFUSED, soak.LATE)]
+    assert soak.windows_of([*refused, *ended(0.5, 9.5)], 10.0)[0]["rate"] == 1.0
+
+
 def test_the_last_request_is_in_the_last_tenth() -> None:
     windows = soak.windows_of(ended(0.0, 5.0, 10.0, problem="gone"), 10.0)
     assert [window["problems"] for window in windows] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
