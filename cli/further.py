@@ -73,7 +73,7 @@ def further_hstu(artifact: Path, events: Sequence[Path], how: How, changes: Mapp
     from training.recipe_file import changed
 
     _check_read(changes, OF_EPOCHS)
-    check_inputs(artifact, "tokenise")
+    _check_catalogue(artifact, "hstu")
     chosen = changed(HstuSettings(), changes)
     _told("hstu", further_artifact, artifact, events, chosen, how)
 
@@ -85,10 +85,18 @@ def further_hstu_next(artifact: Path, events: Sequence[Path], how: How, changes:
     from training.recipe_file import changed
 
     _check_read(changes, (*OF_EPOCHS, *OF_THE_MODEL))
-    check_inputs(artifact, "tokenise")
+    _check_catalogue(artifact, "hstu-next")
     chosen = changed(HstuNextSettings(), changes)
     if _told("hstu-next", further_artifact, artifact, events, chosen, how):
         _tell_anew("hstu-next")
+
+
+def _check_catalogue(artifact: Path, stage: str) -> None:
+    """Raises ArtifactError for a model of another catalogue, also where it has learnt the events that are given."""
+    from build.validity import check_meaning
+
+    check_inputs(artifact, "tokenise")
+    check_meaning(artifact, stage)
 
 
 def _check_read(changes: Mapping[str, Any], unread: Iterable[str]) -> None:
