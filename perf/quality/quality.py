@@ -82,7 +82,7 @@ def table(figures: dict[str, Any]) -> str:
     lines = [
         f"{model['users']} users, last item held out, ranked among the whole catalogue, "
         f"seen items {model['seen_items']}, beam width {figures['beam_width']}",
-        "ties: score, then semantic ID, then popularity, then item id",
+        "ties: score, then semantic ID (not of baselines), then popularity, then item id",
         "coverage: of the catalogue, in any list; tail: all but the most popular fifth of it",
         f"{'':20}" + "".join(f"{name:>{width}}" for name, width in zip(columns, wide, strict=True)),
     ]
