@@ -21,9 +21,18 @@ from tests.serving.processes import left_of
 from tests.tiny import add_hstu, add_ranker, export_ranker, random_hstu_next, tiny_artifact
 
 BEAM_WIDTH = 32
+WITHOUT_ARTIFACT = ("test_linear.py", "test_operation.py")  # long ones
 # The machine may be busy with other things: how long an example takes says nothing.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Behind the first file those that need no artifact: one process makes what most tests share, and the other would
+    only wait for it.
+    """
+    first = items[0].path if items else None
+    items.sort(key=lambda item: 0 if item.path == first else 1 if item.path.name in WITHOUT_ARTIFACT else 2)
 
 
 def pytest_collection_finish() -> None:
