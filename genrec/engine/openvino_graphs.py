@@ -13,6 +13,7 @@ from genrec.cores import core_limit
 from genrec.engine.blobs import KeptGraphs
 from genrec.engine.instructions import chosen
 from genrec.engine.interface import WEIGHTS, Array
+from genrec.engine.openvino_core import new_core
 from genrec.engine.quiet_openvino import ov
 from genrec.errors import ArtifactError
 from genrec.files import check_regular, read_json
@@ -65,7 +66,7 @@ class OpenVinoGraphs:
             "INFERENCE_PRECISION_HINT": kv_type,
         }
         self._one_graph = (self._folder / f"{PASSES}.xml").is_file()
-        self._core = ov.Core()
+        self._core = new_core()
         self.instructions = chosen(self._folder, kv_type)
         libraries = [self._folder / self.instructions.library] if self.instructions else []
         self._kept = KeptGraphs(self._folder / "cache", libraries) if cache else None
