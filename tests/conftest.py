@@ -16,6 +16,7 @@ from build.openvino.engines import build_engines
 from deploy.launcher import RunningServer, running_server
 from genrec import leftovers
 from genrec.catalogue.items import Catalogue
+from genrec.engine.openvino_core import SignalStack
 from genrec.rank.options import RankerConfig
 from tests.serving.processes import left_of
 from tests.tiny import add_hstu, add_ranker, export_ranker, random_hstu_next, tiny_artifact
@@ -121,6 +122,14 @@ def server(tiny: Path) -> Iterator[RunningServer]:
     assert left_of(pid) == []
     assert leftovers.files_of(prefix) == []
     assert not running.run_dir.exists()
+
+
+@pytest.fixture(autouse=True)
+def signal_stack() -> Iterator[None]:
+    """As it was: tests that make cores of OpenVINO themselves would leave one that is gone (`new_core`)."""
+    before = SignalStack.of_this_thread()
+    yield
+    before.use()
 
 
 @pytest.fixture
