@@ -145,6 +145,8 @@ def check_files(artifact: Path, version: int) -> None:
     folder = folder_of(artifact, version)
     stages = manifest.read(folder)
     entry = stages.get(INDEXED)
+    if entry is None and version != BASE:
+        raise ArtifactError(folder, f"is missing, or not a whole version{OTHER_VERSION}")
     if entry is None:
         raise ArtifactError(
             folder, "has no index of its items; `genrec build` makes it, after `genrec export`"
@@ -164,6 +166,9 @@ def check_files(artifact: Path, version: int) -> None:
 
 def _check_file(path: Path, stage: dict[str, Any], remedy: str) -> None:
     """Raises ArtifactError with a `remedy` unless `path` is as a stage of the manifest beside it says."""
+    # The command that makes a file of this name makes the artifact's own
+    if remedy == OTHER_VERSION and is_absent(path):
+        raise ArtifactError(path, f"is missing{remedy}")
     if stage["outputs"].get(path.name) != manifest.digest_file(path):
         raise ArtifactError(path, f"is not the file that {manifest.NAME} beside it describes{remedy}")
 

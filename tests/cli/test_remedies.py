@@ -5,16 +5,20 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from build.validity import build_validity
+from build.version import write_version
 from cli.main import main, parser
-from genrec.catalogue.files import CATALOGUE
-from genrec.catalogue.versions import BASE, check_files
+from genrec.catalogue.files import CATALOGUE, GROUPS, VALID_IDS, VALIDITY
+from genrec.catalogue.groups import Groups
+from genrec.catalogue.versions import BASE, FOLDER, check_files, folder_of
 from genrec.errors import ArtifactError
 from genrec.files import open_file
 from genrec.manifest import COMMANDS, anew, digest_file, outdated, read, record, verify
 from genrec.nn.checkpoint import load_generator, save_generator
+from tests.tiny import tiny_catalogue
 
 
 @pytest.mark.parametrize(("stage", "command"), COMMANDS.items())
@@ -106,3 +110,18 @@ def test_an_index_of_an_earlier_catalogue(tiny: Path, tmp_path: Path) -> None:
     (artifact / CATALOGUE).write_bytes(b"another")
     with pytest.raises(ArtifactError, match="beside it describes; `genrec build` makes it anew"):
         check_files(artifact, BASE)
+
+
+@pytest.mark.parametrize("gone", ["manifest.json", CATALOGUE, VALIDITY, VALID_IDS, GROUPS])
+def test_a_later_version_of_the_catalogue_that_lacks_a_file(gone: str, tmp_path: Path) -> None:
+    """`genrec data` or `build` would make that file of the artifact's own catalogue, and the former all codes anew."""
+    catalogue = tiny_catalogue()
+    catalogue.save(tmp_path / CATALOGUE)
+    (tmp_path / FOLDER).mkdir()
+    no_tokens = np.zeros((len(catalogue), 0), np.int32)
+    groups = Groups(["sale"], [np.zeros(1, np.int32)], len(catalogue))
+    folder = folder_of(tmp_path, write_version(tmp_path, catalogue, no_tokens, groups, {}))
+    check_files(tmp_path, 2)
+    (folder / gone).unlink()
+    with pytest.raises(ArtifactError, match=r"--base 1 makes another version$"):
+        check_files(tmp_path, 2)
