@@ -127,18 +127,23 @@ def status_lines(artifact: Path) -> list[str]:
     """A line for every version."""
     from genrec import manifest
     from genrec.catalogue.versions import BASE, GROUPED, MADE, folder_of, read_current, versions_of
+    from genrec.errors import ArtifactError
 
     current = read_current(artifact)
     lines = []
     for version in versions_of(artifact):
-        stages = manifest.read(folder_of(artifact, version))
-        made = ", ".join(f"{key} {value}" for key, value in stages.get(MADE, {"facts": {}})["facts"].items())
-        items = stages.get("validity", {"facts": {}})["facts"].get("items", "?")
-        notes = [
-            made or ("the artifact's own" if version == BASE else "incomplete"),
+        served = [
             *(["current"] if version == current.version else []),
             *(["to roll back to"] if version == (current.before or (0,))[-1] else []),
         ]
+        try:
+            stages = manifest.read(folder_of(artifact, version))
+        except ArtifactError as error:  # the others are there, and what was done before is done
+            lines.append(f"  version {version}: {'; '.join([str(error), *served])}")
+            continue
+        made = ", ".join(f"{key} {value}" for key, value in stages.get(MADE, {"facts": {}})["facts"].items())
+        items = stages.get("validity", {"facts": {}})["facts"].get("items", "?")
+        notes = [made or ("the artifact's own" if version == BASE else "incomplete"), *served]
         lines.append(f"  version {version}: {counted(items, 'item')}, {'; '.join(notes)}")
         if GROUPED in stages:
             lines.append(f"    groups: {', '.join(_groups(stages[GROUPED]['facts']))}")
