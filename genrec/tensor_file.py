@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from genrec.errors import ArtifactError
 from genrec.files import check_regular, put
 
+METADATA = "__metadata__"  # its name in a header
 LENGTH = struct.Struct("<Q")  # of the header, before it
 KINDS = {"F32": np.float32, "I32": np.int32, "I64": np.int64}  # that are mapped
 
@@ -38,11 +39,24 @@ def written(path: Path) -> Iterator[Path]:
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial
+        _sort_metadata(partial)
         partial.chmod(0o644)
         put(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _sort_metadata(path: Path) -> None:
+    """By name: safetensors writes them in an order that chance gives, and the sha256 of a file says which it is."""
+    with path.open("r+b") as file:
+        size = LENGTH.unpack(file.read(LENGTH.size))[0]
+        header = json.loads(file.read(size))
+        if METADATA in header:
+            header[METADATA] = dict(sorted(header[METADATA].items()))
+            text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))  # as long as it was
+            file.seek(LENGTH.size)
+            file.write(text.encode().ljust(size))
 
 
 @contextmanager
@@ -90,7 +104,7 @@ def mapped_tensors(path: Path, mode: Literal["c", "r"] = "c") -> dict[str, NDArr
         whole = np.memmap(check_regular(path), np.uint8, mode).view(np.ndarray)
         start = LENGTH.size + LENGTH.unpack(whole[: LENGTH.size].tobytes())[0]
         header = json.loads(whole[LENGTH.size : start].tobytes())
-        header.pop("__metadata__", None)
+        header.pop(METADATA, None)
         return {name: _tensor(whole[start:], **about) for name, about in header.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ArtifactError(path, f"is no readable safetensors file: {error!r}") from error
