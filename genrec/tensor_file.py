@@ -54,9 +54,10 @@ def _sort_metadata(path: Path) -> None:
         header = json.loads(file.read(size))
         if METADATA in header:
             header[METADATA] = dict(sorted(header[METADATA].items()))
-            text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))  # as long as it was
-            file.seek(LENGTH.size)
-            file.write(text.encode().ljust(size))
+            text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+            if len(text) <= size:  # as it is unless the library writes other JSON; behind it come the tensors
+                file.seek(LENGTH.size)
+                file.write(text.ljust(size))
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from tests.serving.processes import left_of
 from tests.tiny import add_hstu, add_ranker, export_ranker, random_hstu_next, tiny_artifact
 
 BEAM_WIDTH = 32
-WITHOUT_ARTIFACT = ("test_linear.py", "test_operation.py")  # long ones
+# Long ones; of the first, its last tests alone need it.
+WITHOUT_ARTIFACT = ("test_linear.py", "test_operation.py")
 # The machine may be busy with other things: how long an example takes says nothing.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
