@@ -20,7 +20,7 @@ import torch
 
 from genrec.errors import ArtifactError
 from genrec.progress import counting
-from training.data.windows import check_some, whole_share
+from training.data.windows import check_some
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.world import World
 from training.shards import checkpoint
@@ -99,7 +99,7 @@ def train(
     resumed = at.step
     if resumed and world.rank == 0:
         print(f"{task.name}: goes on after step {at.step}, in epoch {at.epoch + 1}", flush=True)
-    shown = {"initial": at.epoch * task.events, "disable": world.rank > 0}
+    shown = {"initial": _place(task, limits, at), "disable": world.rank > 0}
     with counting(f"train {task.name}", limits.epochs * task.events, "event", **shown) as bar:
         while not at.ended(limits):
             mean = _epoch(world, task, limits, at, bar, folder, save_every_s)
@@ -122,14 +122,14 @@ def _epoch(
     check_some(todo)
     saved = before
     if at.batch:  # done before this process began, so no part of its pace
-        bar.initial = bar.n = bar.n + task.events * at.batch // len(todo)
+        bar.initial = bar.n = _place(task, limits, at, len(todo))
     while at.batch < len(todo) and at.seconds < limits.budget:
         done = max((at.epoch + at.batch / len(todo)) / limits.epochs, at.seconds / limits.budget)
         at.loss += task.step(todo[at.batch], min(done, 1.0))
         at.batch += 1
         at.step += 1
         at.seconds = before + _lead_clock(world, begun)
-        bar.update(whole_share(task.events, at.batch, len(todo)))
+        bar.update(_place(task, limits, at, len(todo)) - bar.n)
         best = {} if at.best == -math.inf else {"best": f"{at.best:.4f}"}
         bar.set_postfix(loss=f"{at.loss / at.batch:.4f}", **best, refresh=False)
         if at.seconds - saved >= save_every_s and at.batch < len(todo) and at.seconds < limits.budget:
@@ -138,6 +138,13 @@ def _epoch(
     mean = at.loss / max(at.batch, 1)
     at.epoch, at.batch, at.loss = at.epoch + 1, 0, 0.0
     return mean
+
+
+def _place(task: Task, limits: Limits, at: Progress, batches: int = 0) -> int:
+    """Where the bar is, in events of all epochs: by the `batches` of this one, or by the clock if that is ahead."""
+    by_clock = int(limits.epochs * task.events * min(at.seconds / limits.budget, 1.0))
+    of_epoch = task.events * at.batch // batches if batches else 0
+    return max(at.epoch * task.events + of_epoch, by_clock)
 
 
 def _validate(world: World, task: Task, at: Progress, loss: float) -> None:

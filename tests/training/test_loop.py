@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +110,27 @@ def test_the_schedule_ends_with_the_budget_or_the_epochs(
     assert task.places == [round(place, 6) for place in places]
     assert report["seconds"] == 6 * len(places)
     assert [each["epoch"] for each in report["log"]] == list(range(1, 1 + -(-len(places) // 10)))
+
+
+def test_the_bar_follows_the_clock_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its 1,000 epochs a training of two minutes seemed to take hours; so where it goes on, too."""
+    bars = []
+
+    @contextmanager
+    def kept(*about: Any, **more: Any) -> Iterator[Any]:
+        with counting(*about, **more) as bar:
+            bars.append(bar)
+            yield bar
+
+    monkeypatch.setattr(loop, "counting", kept)
+    limits = loop.Limits(epochs=1000, patience=9, minutes=2.0)
+    with pytest.raises(KeyboardInterrupt):
+        trained(Timed(most=15), limits, tmp_path, monkeypatch)
+    trained(Timed(), limits, tmp_path, monkeypatch)
+    assert [(bar.initial, bar.n, bar.total) for bar in bars] == [
+        (0, 75_000, 100_000),
+        (75_000, 100_000, 100_000),
+    ]
 
 
 def test_time_before_an_interruption_is_of_the_budget(

@@ -80,11 +80,6 @@ def gather(rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
     return np.where(inside, rows[np.where(inside, batch[:, :1] + place, 0)], -1)
 
 
-def whole_share(total: int, number: int, parts: int) -> int:
-    """The `number`-th (from 1) of `parts` whole shares of `total`: for progress bars, which count in whole items."""
-    return total * number // parts - total * (number - 1) // parts
-
-
 def training_rows(
     histories: Histories, rows_of: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from genrec.nn.loss import level_sums, targets_of
 from genrec.nn.model import Generator
 from training.data import windows
 from training.data.histories import Histories
-from training.data.windows import batches, cut_windows, gather, training_rows, whole_share
+from training.data.windows import batches, cut_windows, gather, training_rows
 from training.generator.recipes import RECIPES, Recipe, recipe_for
 from training.generator.run import GeneratorRun
 from training.generator.train import train_generator
@@ -224,9 +224,3 @@ def test_unknown_data_gets_room_enough(items: int, interactions: int) -> None:
     assert np.prod(chosen.codebook_sizes) >= items
     assert chosen.epochs >= 3
     assert recipe_for("ml-100k", items, interactions) == RECIPES["ml-100k"]
-
-
-@pytest.mark.parametrize(("total", "parts"), [(3800, 7), (1, 3), (10, 10)])
-def test_whole_shares_add_up(total: int, parts: int) -> None:
-    """A bar that counts past its total makes tqdm warn."""
-    assert sum(whole_share(total, number, parts) for number in range(1, parts + 1)) == total
