@@ -22,6 +22,7 @@ from tests.serving.processes import left_of
 from tests.tiny import add_hstu, add_ranker, export_ranker, random_hstu_next, tiny_artifact
 
 BEAM_WIDTH = 32
+SIGNALS = SignalStack.of_this_thread()
 # Long ones; of the first, its last tests alone need it.
 WITHOUT_ARTIFACT = ("test_linear.py", "test_operation.py")
 # The machine may be busy with other things: how long an example takes says nothing.
@@ -126,11 +127,9 @@ def server(tiny: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(autouse=True)
-def signal_stack() -> Iterator[None]:
-    """As it was: tests that make cores of OpenVINO themselves would leave one that is gone (`new_core`)."""
-    before = SignalStack.of_this_thread()
-    yield
-    before.use()
+def signal_stack() -> None:
+    """That of pytest. Cores of OpenVINO that earlier tests made themselves leave one that is gone (`new_core`)."""
+    SIGNALS.use()
 
 
 @pytest.fixture
