@@ -21,7 +21,6 @@ from clients.ranker import Ranker
 from clients.recommender import Recommender
 from clients.request import by_name, request_tensors
 from clients.wire import Answered, parse
-from deploy.signals import ended_by_signals
 from ensembles.local import LocalRecommender
 from genrec.errors import GenrecError
 from genrec.rank.kinds import EVENT_INPUTS, PAST_INPUTS
@@ -42,10 +41,7 @@ PAUSE_S = 0.5
 def local_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[Answers]:
     """The local runtime's, which reads histories of like lengths together."""
     parsed = parse_ranking if a.ensemble == RECOMMEND_AND_RANK else parse
-    with (
-        ended_by_signals(),
-        LocalRecommender(a.artifact, a.beam_width, decoder=DECODERS[a.ensemble]) as local,
-    ):
+    with LocalRecommender(a.artifact, a.beam_width, decoder=DECODERS[a.ensemble]) as local:
 
         def answered(asked: list[Tensors]) -> list[Answered]:
             answers = local.runtime.run(asked)

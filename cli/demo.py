@@ -22,7 +22,6 @@ from cli.show import answer_lines
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server, serve
-from deploy.signals import ended_by_signals
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of
@@ -68,7 +67,7 @@ def show_it(artifact: Path, source: str, beam_width: int) -> None:
     """Prepare, ask a server, measure; print what came of it."""
     begun = time.monotonic()
     prepare(artifact, source)
-    with ended_by_signals(), running_server(artifact, beam_width=beam_width) as server:
+    with running_server(artifact, beam_width=beam_width) as server:
         facts = show(artifact, server)
     quality = quality_of(artifact, beam_width)
     print(table(quality))
@@ -84,12 +83,11 @@ def show_it(artifact: Path, source: str, beam_width: int) -> None:
 
 def prepare(artifact: Path, source: str) -> None:
     """Every stage up to engines."""
-    with ended_by_signals():  # processes of a stage and what they share end with it
-        make_data(artifact, source)
-        make_catalogue(artifact)
-        make_model(artifact)
-        make_draft(artifact, changes={"epochs": DRAFT_EPOCHS})
-        make_servable(artifact)
+    make_data(artifact, source)
+    make_catalogue(artifact)
+    make_model(artifact)
+    make_draft(artifact, changes={"epochs": DRAFT_EPOCHS})
+    make_servable(artifact)
 
 
 def show(artifact: Path, server: RunningServer) -> dict[str, Any]:

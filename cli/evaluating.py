@@ -20,7 +20,6 @@ from cli.options import (
     tell_outdated,
 )
 from cli.recommend import add_decoder
-from deploy.signals import ended_by_signals
 from genrec.errors import InputError
 from genrec.settings import Settings
 
@@ -73,8 +72,7 @@ def evaluate(a: argparse.Namespace) -> None:
         use_device(a.device)
     check_inputs(a.artifact, "tokenise")
     check_meaning(a.artifact, *STAGES[model])
-    with ended_by_signals():
-        found, table = _measured(a, model)
+    found, table = _measured(a, model)
     print(_as_json(found) if a.json else table(found))
 
 
@@ -120,7 +118,6 @@ def sweep(a: argparse.Namespace) -> None:
     from perf.slo.sweep import verdict
 
     tell_outdated(a.artifact)
-    with ended_by_signals():
-        found = measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)
+    found = measured(a.artifact, a.slo_p99_ms, a.out, beam_width=a.beam_width)
     print(verdict(found), file=sys.stderr)
     print(json.dumps(found))

@@ -57,15 +57,13 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def export(a: argparse.Namespace) -> None:
     """Write the graphs, or what has changed of a ranker."""
-    from deploy.signals import ended_by_signals
     from export.generator import export_artifact
     from export.hstu_delta import export_delta
 
     if a.delta:
         print(export_delta(a.artifact) or "export: nothing has changed in the hstu-ranker")
         return
-    with ended_by_signals():  # its processes and what they share end with it
-        print("export: done" if export_artifact(a.artifact) else "export: still good")
+    print("export: done" if export_artifact(a.artifact) else "export: still good")
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:

@@ -95,7 +95,6 @@ def _of_this_process(
         rank_tensors,
         recommend_and_rank_tensors,
     )
-    from deploy.signals import ended_by_signals
     from ensembles.local import LocalRecommender
     from genrec.rank.kinds import EVENT_INPUTS
 
@@ -106,10 +105,7 @@ def _of_this_process(
     else:
         decoder, tensors = RANK, rank_tensors(history, candidates, a.top_k, None, owner, None)
     tell_outdated(a.artifact)
-    with (
-        ended_by_signals(),
-        LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local,
-    ):
+    with LocalRecommender(a.artifact, a.beam_width, decoder=decoder, ranker=a.ranker) as local:
 
         def ask(**events: Any) -> Ranking:
             known = event_tensors(**(dict.fromkeys(EVENT_INPUTS) | events))

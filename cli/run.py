@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from deploy.signals import ended_by_signals
 from genrec.errors import GenrecError
 
 FAILED = 2
@@ -45,10 +46,12 @@ def _open_closed() -> None:
 def run(command: str, work: Callable[[], object], folders: Iterable[Path] = ()) -> int:
     """Do `work`; the exit code. Errors people can act on become a line on stderr, others keep their traceback.
 
-    `folders` are those it writes to, besides the temporary ones: named when a disk is full.
+    SIGTERM, and SIGHUP of a terminal that closes, end it as Ctrl-C does: what it began is cleaned away first. `folders`
+    are those it writes to, besides the temporary ones: named when a disk is full.
     """
     try:
-        work()
+        with ended_by_signals():
+            work()
         print(end="", flush=True)
         return 0
     except GenrecError as error:

@@ -88,11 +88,10 @@ def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
     """Ask the local runtime."""
 
     def ask(history: list[int], top_k: int, **excluding: Any) -> Recommendation:
-        from deploy.signals import ended_by_signals
         from ensembles.local import LocalRecommender
 
         request = request_tensors(history, top_k, **excluding)
-        with ended_by_signals(), LocalRecommender(artifact, beam_width, decoder=decoder) as local:
+        with LocalRecommender(artifact, beam_width, decoder=decoder) as local:
             (answer,) = local.runtime.run([request])
         if isinstance(answer, GenrecError):
             raise by_name(answer, excluding.get("exclude_groups"), excluding.get("only_groups"))

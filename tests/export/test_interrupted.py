@@ -26,14 +26,14 @@ if __name__ == "__main__":
         sys.exit(130)
 """
 COMMAND = """
-import argparse, sys
+import sys
 from pathlib import Path
-from cli import making
+from cli.main import main
 from export import generator
 graphs = ["done", "waits"]
 generator.export_artifact = lambda folder: generator._export_all("waiting", Path(), graphs, folder)
 if __name__ == "__main__":
-    making.export(argparse.Namespace(artifact=Path(sys.argv[1]), delta=False))
+    sys.exit(main(["export", sys.argv[1]]))
 """
 WAITING = """
 import time
