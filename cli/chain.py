@@ -5,24 +5,20 @@ data -> tokenise -> train -> export -> build; `manifest.json` says what each was
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cli.stage import make_stage, train_stage
 from genrec.errors import ArtifactError, InputError
 from genrec.manifest import (
     OF,
     anew,
     check_inputs,
     digest_file,
-    is_good,
-    making,
     read,
-    record,
     recorded,
     stage_key,
 )
@@ -75,7 +71,7 @@ def make_data(
         files = [artifact / name for name in ("histories.parquet", "items.parquet", "source.json", USERS)]
         return filter(Path.exists, files)
 
-    _stage(artifact, "data", key, work, made)
+    make_stage(artifact, "data", key, work, made)
 
 
 def make_catalogue(
@@ -95,7 +91,7 @@ def make_catalogue(
             print(f"  {note}")
         return {"notes": notes, OF: of}
 
-    _stage(artifact, "tokenise", key, work,
+    make_stage(artifact, "tokenise", key, work,
            lambda: (artifact / n for n in ("catalogue.parquet", "codebooks.safetensors")))  # fmt: skip
 
 
@@ -114,7 +110,7 @@ def make_model(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | No
         if recorded(artifact, path.name) not in (None, digest_file(path)):
             raise ArtifactError(path, f"is not the file that stage `tokenise` made{anew('tokenise')}")
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet", *books])
-    _training(
+    train_stage(
         artifact, "train", key, ("config.json", "model.safetensors"),
         lambda state: how.on_ranks(train, artifact, chosen, state, how.seed, how.minutes),
     )  # fmt: skip
@@ -138,7 +134,7 @@ def make_draft(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | No
     settings |= {} if how.minutes is None else {"minutes": how.minutes}
     settings |= {} if chosen.joint else {"generator": generator_digest(artifact / "model")}
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet"])
-    _training(
+    train_stage(
         artifact, "draft", key, ("draft.json", "draft.safetensors"),
         lambda state: how.on_ranks(draft_artifact, artifact, chosen, state, how.seed, how.minutes),
     )  # fmt: skip
@@ -171,7 +167,7 @@ def make_ranker(
         )
         return found
 
-    _training(artifact, "ranker", key, (OPTIONS, WEIGHTS), work)
+    train_stage(artifact, "ranker", key, (OPTIONS, WEIGHTS), work)
 
 
 def make_hstu(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | None = None) -> None:
@@ -224,38 +220,10 @@ def _hstu_training(
     known = [each for each in optional if (artifact / each).exists()]
     given = [artifact / each for each in ("histories.parquet", *known, "catalogue.parquet")]
     key = stage_key({**vars(chosen), "seed": how.seed, "minutes": how.minutes}, given)
-    _training(
+    train_stage(
         artifact, name, key, files,
         lambda state: how.on_ranks(work, artifact, chosen, state, how.seed, how.minutes),
     )  # fmt: skip
-
-
-def _training(
-    artifact: Path, name: str, key: str, files: Iterable[str], work: Callable[[Path], dict[str, Any]]
-) -> None:  # fmt: skip
-    """A stage that writes `files` of `model/`, and goes on from `.training/<name>` where one of its key was ended.
-
-    Of processes that torchrun started, rank 0 keeps the manifest.
-    """
-    from genrec.catalogue.files import CATALOGUE
-    from genrec.catalogue.items import MEANING, Catalogue
-    from training.launch import torchrun_rank
-
-    of_stage = artifact / ".training" / name
-    if torchrun_rank():
-        if not is_good(artifact, name, key):
-            work(of_stage / key[:16])
-        return
-    model = artifact / "model"
-
-    def trained() -> dict[str, Any]:
-        learnt = Catalogue.load(artifact / CATALOGUE, titles=False).meaning  # another may come meanwhile
-        return {**work(of_stage / key[:16]), MEANING: learnt}
-
-    _stage(artifact, name, key, trained, lambda: (model / each for each in files))
-    shutil.rmtree(of_stage / key[:16], ignore_errors=True)  # and not what another training may go on with
-    with suppress(OSError):
-        of_stage.rmdir()
 
 
 def make_servable(artifact: Path) -> None:
@@ -271,30 +239,3 @@ def make_servable(artifact: Path) -> None:
     }.items():
         begun = time.monotonic()
         print(f"{name}: {f'done in {time.monotonic() - begun:.1f} s' if make(artifact) else 'still good'}")
-
-
-def _stage(
-    artifact: Path, name: str, key: str, work: Callable[[], dict[str, Any]], outputs: Callable[[], Iterable[Path]]
-) -> None:  # fmt: skip
-    begun = time.monotonic()
-    with _folder(artifact), making(artifact, name):
-        if is_good(artifact, name, key):
-            print(f"{name}: still good")
-            return
-        facts = work()
-        record(artifact, name, key, outputs(), facts)
-    print(f"{name}: done in {time.monotonic() - begun:.1f} s")
-
-
-@contextmanager
-def _folder(folder: Path) -> Iterator[None]:
-    """Make it, and what it lies in; what was made here goes again where something fails and nothing is in it."""
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # something is in it
-            for each in made:
-                each.rmdir()
-        raise
