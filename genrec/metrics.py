@@ -174,7 +174,8 @@ BATCH_TOKENS = Histogram(
     (64, 128, 256, 512, 1024, 2048, 4096), _PROMPTS,
 )  # fmt: skip
 BEAMS = Counter(
-    "genrec_beams_total", "beams that a level started from (kept), and those of them that a pass had to score",
+    "genrec_beams_total",
+    "beams that a level started from (kept), and those that a pass had to score; not of `cuda`, which scores all",
     ("generate",), kind=("kept", "scored"),
 )  # fmt: skip
 DRAFT_BEAMS = Counter(
