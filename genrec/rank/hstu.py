@@ -129,8 +129,12 @@ class HstuConfig:
     @classmethod
     def load(cls, path: Path) -> HstuConfig:
         """Read the file. Raises ArtifactError."""
+        return cls.from_json(read_json(path), path)
+
+    @classmethod
+    def from_json(cls, said: Any, path: Path) -> HstuConfig:
+        """What the file `path` said, as JSON has it. Raises ArtifactError."""
         try:
-            said = read_json(path)
             tuples = {
                 "codebook_sizes": tuple(said["codebook_sizes"]),
                 "tasks": tuple(said.get("tasks", cls.tasks)),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from genrec.errors import ArtifactError, InputError
 from genrec.rank.head import has_ranker
 from genrec.rank.hstu import HstuConfig, NextConfig
 from genrec.target import target_of
+from genrec.tensor_file import read_plain_metadata, readable
 
 DISCRIMINANT, NO_RANKER = "discriminant", "none"
 HSTU, HSTU_NEXT = HstuConfig.kind.name, NextConfig.kind.name
@@ -62,9 +64,19 @@ def ranks_on(target: str, ranker: str) -> bool:
 
 
 def hstu_of(artifact: Path, wanted: str = "auto") -> HstuConfig | None:
-    """Of the HSTU ranker that answers; None where another does, or none. Raises InputError, ArtifactError."""
+    """Of the HSTU ranker that answers; None where another does, or none. Raises InputError, ArtifactError.
+
+    As it was exported: in `model/` may be one that was trained anew since, and is of another shape.
+    """
     of = _HSTU.get(ranker_of(artifact, wanted))
-    return of.load(artifact / "model" / of.kind.config) if of else None
+    if of is None:
+        return None
+    exported = artifact / "onnx" / of.kind.exported
+    with readable(exported, "safetensors file"):
+        said = read_plain_metadata(exported).get("config")
+        told = json.loads(said) if said else None
+    # Exports of before do not tell
+    return of.from_json(told, exported) if said else of.load(artifact / "model" / of.kind.config)
 
 
 def chosen_hstu(artifact: Path, wanted: str = "auto") -> HstuConfig:

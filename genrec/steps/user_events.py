@@ -74,8 +74,8 @@ class EventReader:
         if (len(catalogue), tuple(catalogue.codebook_sizes)) != (c.items, c.codebook_sizes):
             problem = f"is of {c.items} items with codes {c.codebook_sizes}, {CATALOGUE} has {len(catalogue)}"
             raise ArtifactError(
-                artifact / "model" / c.kind.config,
-                f"{problem} with {catalogue.codebook_sizes}{anew(c.kind.name)}",
+                artifact / "onnx" / c.kind.exported,
+                f"{problem} with {catalogue.codebook_sizes}{anew(c.kind.name)}, then `genrec export`",
             )
         return catalogue
 

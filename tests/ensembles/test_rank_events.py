@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from genrec.models.prompt import window_start
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.pool import mapping
 from genrec.rank.head import FILE_NAME as HEAD
-from genrec.rank.hstu import CONFIG, HstuConfig
 from genrec.rank.kinds import DISCRIMINANT, HSTU, NO_RANKER, ranker_of
 from genrec.report import MODEL, POPULARITY
 from genrec.settings import Settings
@@ -255,9 +253,11 @@ def test_scores_are_float32_s_whatever_the_type_of_the_generator_s_kv(
 
 def test_a_ranker_of_another_catalogue_is_refused(tiny_hstu: Path, tmp_path: Path) -> None:
     artifact = shutil.copytree(tiny_hstu, tmp_path / "artifact")
-    config = HstuConfig.load(artifact / "model" / CONFIG)
-    replace(config, items=299).save(artifact / "model" / CONFIG)
+    of = Catalogue.load(artifact / CATALOGUE)
+    fewer = Catalogue(of.item_ids[1:], of.codes[1:], of.titles[1:], of.popularity[1:], of.codebook_sizes)
+    fewer.save(artifact / CATALOGUE)
     with pytest.raises(
-        ArtifactError, match=r"is of 299 items .* has 300 .*`genrec train --recipe hstu-ranker`"
+        ArtifactError,
+        match=r"onnx/hstu_weights.* is of 300 items .* has 299 .*`genrec train --recipe hstu-ranker`",
     ):
         load("encode_candidates", Settings(artifact, tmp_path / "arena"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from genrec.catalogue.items import Catalogue
 from genrec.errors import InputError
 from genrec.models.prompt import window_start
 from genrec.rank.head import FILE_NAME as HEAD
-from genrec.rank.hstu import HstuConfig
-from genrec.rank.kinds import DISCRIMINANT, HSTU, HSTU_NEXT, ranker_of
+from genrec.rank.hstu import NEXT_CONFIG, NEXT_EXPORTED, HstuConfig
+from genrec.rank.kinds import DISCRIMINANT, HSTU, HSTU_NEXT, chosen_hstu, ranker_of
 from genrec.report import ADMITTED, MODEL, NO_HISTORY, POPULARITY, READY, PreInferReport
+from genrec.tensor_file import mapped_tensors, write_tensors
 from tests.oracles.hstu_asked import check_ranking
 from tests.oracles.next_asked import NextByTorch, times_of
 from tests.serving.processes import until
@@ -207,3 +209,18 @@ def test_of_several_the_first_answers_or_the_one_that_is_chosen(
     assert ranker_of(both) == DISCRIMINANT
     with pytest.raises(InputError, match=r"ranker: is hstu, .* \(accepted: auto, none, hstu-next\)"):
         ranker_of(tiny_hstu_next, HstuConfig.kind.name)
+
+
+def test_one_that_is_trained_anew_is_nothing_to_who_serves_until_it_is_exported(
+    tiny_hstu_next: Path, tmp_path: Path
+) -> None:
+    """A start in between would read graphs and weights by the shape of others."""
+    artifact = shutil.copytree(tiny_hstu_next, tmp_path / "artifact")
+    served = chosen_hstu(artifact)
+    anew = replace(served, max_history=64, layers=2)
+    anew.save(artifact / "model" / NEXT_CONFIG)
+    assert chosen_hstu(artifact) == served == chosen_hstu(tiny_hstu_next)
+    exported = artifact / "onnx" / NEXT_EXPORTED
+    arrays = {name: np.array(each) for name, each in mapped_tensors(exported).items()}
+    write_tensors(exported, arrays, {"format": "pt"})
+    assert chosen_hstu(artifact) == anew, "an export of before does not tell"
