@@ -17,8 +17,9 @@ from genrec.errors import ArtifactError, InputError
 from genrec.files import scratch_in
 from genrec.manifest import record
 from genrec.rank.deltas import FILE, FOLDER, FORMAT, ROWS, STAGE, VALUES, VERSION, Arrays, folder_of
-from genrec.rank.hstu import CONFIG, EXPORTED, WEIGHTS, HstuConfig
+from genrec.rank.hstu import CONFIG, EXPORTED, FEATURES, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import CODES_OF_ITEMS, OF_RATINGS, HstuWeights, load_weights, with_next
+from genrec.rank.user_features import load_numbers
 from genrec.tensor_file import mapped_tensors, read_plain_metadata, write_tensors
 
 
@@ -90,6 +91,11 @@ def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
         if was.get(name) != value:
             problem = f"has {name} {value}, the model that was exported has {was.get(name)}{again}"
             raise ArtifactError(artifact / "model" / CONFIG, problem)
+    known = [artifact / folder / FEATURES for folder in ("onnx", "model")]
+    # A server that runs has those that were exported; exports of before had none.
+    if known[0].exists() and load_numbers(known[0].parent) != load_numbers(known[1].parent):
+        problem = "numbers values of features otherwise than the model that was exported"
+        raise ArtifactError(known[1], f"{problem}{again}")
     for name, values in base.arrays.items():
         if name not in now or now[name].shape != values.shape:
             found = f"{list(now[name].shape)}" if name in now else "nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from genrec import manifest, metrics
 from genrec.errors import ArtifactError, InputError
 from genrec.nn.hstu_checkpoint import load_hstu, save_hstu
 from genrec.rank import deltas
-from genrec.rank.hstu import CONFIG, EXPORTED, RANK_GRAPH, WEIGHTS, HstuConfig
+from genrec.rank.hstu import CONFIG, EXPORTED, FEATURES, RANK_GRAPH, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import load_weights
 from genrec.settings import Settings
 from genrec.steps.followed_deltas import FollowedDeltas
@@ -123,6 +124,12 @@ def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
     return apply
 
 
+def other_numbers(artifact: Path) -> None:
+    for folder, values in (("onnx", ("F", "M")), ("model", ("M", "F"))):
+        numbers = {"sex": {value: number for number, value in enumerate(values, 1)}}
+        (artifact / folder / FEATURES).write_text(json.dumps(numbers))
+
+
 def damaged_before(artifact: Path) -> None:
     changed_further(artifact, 1)
     export_delta(artifact)
@@ -139,6 +146,10 @@ def damaged_before(artifact: Path) -> None:
         (changed(ITEMS, lambda rows: rows * np.float32("nan")), "of_item.weight has NaN or infinite values"),
         (changed(ITEMS, lambda rows: rows + 1), "of_item.weight has numbers in row 0, which stands for none"),
         (changed("codes", lambda codes: codes[::-1].copy()), "is of another catalogue: items have other"),
+        (
+            other_numbers,
+            r"model/hstu_features.json: numbers values .* otherwise .*; `genrec export` exports it",
+        ),
         (damaged_before, "deltas/1/delta.safetensors: is not the file that stage `delta` made"),
     ],
 )
