@@ -32,9 +32,10 @@ class EncodeEvents(EachAlone):
         first = read_ticket(request, reader.generator.max_prompt) if "ticket" in request else None
         version = first.version if first else reader.loaded.current
         table = reader.loaded.of(version)
+        # Before candidates: who finds out what this ranker reads may name one that is served no more.
+        user = reader.user(request, table)
         rows, prior, left_out = read_candidates(request, table.catalogue, first is not None)
         top_k = read_top_k(request)
-        user = reader.user(request, table)
         # A retrieval found nothing: the answer is empty
         tokens = user.tokens if len(rows) else user.tokens[:0]
         deadline = first.deadline_ns if first else deadline_of(request, now)

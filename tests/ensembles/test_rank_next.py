@@ -19,6 +19,8 @@ from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.hstu import NEXT_CONFIG, NEXT_EXPORTED, HstuConfig
 from genrec.rank.kinds import DISCRIMINANT, HSTU, HSTU_NEXT, chosen_hstu, ranker_of
 from genrec.report import ADMITTED, MODEL, NO_HISTORY, POPULARITY, READY, PreInferReport
+from genrec.settings import Settings
+from genrec.steps import load
 from genrec.tensor_file import mapped_tensors, write_tensors
 from tests.oracles.hstu_asked import check_ranking
 from tests.oracles.next_asked import NextByTorch, times_of
@@ -224,3 +226,13 @@ def test_one_that_is_trained_anew_is_nothing_to_who_serves_until_it_is_exported(
     arrays = {name: np.array(each) for name, each in mapped_tensors(exported).items()}
     write_tensors(exported, arrays, {"format": "pt"})
     assert chosen_hstu(artifact) == anew, "an export of before does not tell"
+
+
+def test_what_it_does_not_read_is_refused_before_candidates_are_looked_at(
+    tiny_hstu_next: Path, tmp_path: Path
+) -> None:
+    """`genrec cascade` finds out with an item of the data set, which may be served no more, what it may tell."""
+    step = load("encode_candidates", Settings(tiny_hstu_next, tmp_path / "arena"))
+    one, gone = np.ones((1, 1), np.int32), np.array([[-5]])
+    (answer,) = step.run([{"history": gone, "candidates": gone, "top_k": one, "ratings": one}])
+    assert isinstance(answer, InputError) and (answer.field, answer.problem) == ("ratings", "is given")
