@@ -71,12 +71,16 @@ def run(a: argparse.Namespace) -> None:
 def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int) -> str:
     """What answers follow from: those of a run that ended are taken over where all of it is the same."""
     from cli.batch_files import BLOCK_USERS
+    from clients.rank_wire import RECOMMEND_AND_RANK
     from genrec.catalogue.versions import read_current
     from genrec.manifest import NAME, digest_file
+    from genrec.rank.deltas import FOLDER
 
+    ranked = a.ensemble == RECOMMEND_AND_RANK  # a delta changes the ranker, and has a manifest of its own
+    deltas = sorted((a.artifact / FOLDER).glob(f"*/{NAME}")) if ranked else []
     facts = {
         "artifact": digest_file(a.artifact / NAME), "catalogue": read_current(a.artifact).version, "users": users,
         "ensemble": a.ensemble, "top_k": a.top_k, "wishes": wishes, "beam_width": None if a.url else a.beam_width,
-        "block": BLOCK_USERS,
+        "block": BLOCK_USERS, "deltas": [digest_file(each) for each in deltas],
     }  # fmt: skip
     return json.dumps(facts)

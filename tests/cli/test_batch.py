@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import threading
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli import batch_files
+from cli.batch import _key
 from cli.batch_answers import patiently
 from cli.main import main
 from clients.errors import Overloaded, Unreachable
@@ -23,9 +25,11 @@ from clients.recommender import Recommender
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import choose_ports
 from ensembles.local import LocalRecommender, request
+from export.hstu_delta import export_delta
 from genrec.catalogue.keys import ITEMS, KEYS, load_keys
 from genrec.errors import ArtifactError
 from tests.ensembles.known_users import with_known_users
+from tests.oracles.hstu_further import changed_further
 from training.data.histories import Histories
 
 Row = tuple[str, int, float]  # a user, an item of his, its score
@@ -156,6 +160,20 @@ def test_a_run_that_ended_is_gone_on_with(
         assert batch(shop, out, *other) == 0
         assert "goes on" not in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == sorted([ended, out, whole])
+
+
+def test_lists_of_a_ranker_are_not_gone_on_with_by_another(tiny_hstu: Path, tmp_path: Path) -> None:
+    """A delta changes the ranker, and nothing in the artifact's own manifest."""
+    artifact = Path(shutil.copytree(tiny_hstu, tmp_path / "artifact"))
+    changed_further(artifact, 1)
+    asked: dict[str, Any] = {"artifact": artifact, "top_k": 5, "url": None, "beam_width": 32}
+    ranked, found = (
+        partial(_key, Namespace(**asked, ensemble=name), {}, 2)
+        for name in ("recommend_and_rank", "recommend")
+    )
+    before = ranked(), found()
+    assert export_delta(artifact) is not None
+    assert ranked() != before[0] and found() == before[1]
 
 
 def test_two_runs_do_not_write_one_file(
