@@ -64,6 +64,13 @@ def test_nothing_is_left_unfilled_and_limits_are_of_all_servers() -> None:
     assert text.count("queue(be_grpc) ge 10") == text.count("queue(be_http) ge 10") == 1
 
 
+def test_the_oldest_haproxy_knows_all_converters() -> None:
+    """That of Ubuntu 22.04, whose Python is the oldest that we take: 2.4."""
+    samples = re.findall(r"\{ req\.\S+|%\[[^]]+", text_of([]))
+    used = {each for sample in samples for each in re.findall(r"(?<=[\w()],)[a-z][a-z0-9]+", sample)}
+    assert used == {"bytes", "hex", "hex2i", "bool", "iif"}
+
+
 @pytest.mark.parametrize("name", ["in_flight", "waiting", "wait_ms"])
 def test_limits_are_named(name: str) -> None:
     for wrong in (0, 600_001):

@@ -101,7 +101,8 @@ def test_a_body_that_does_not_come(router: Router) -> None:
 def test_who_says_nothing_over_grpc_is_let_go(router: Router) -> None:
     """No shorter than a server's time: who waits for an answer says nothing either, and has it (above)."""
     with socket.create_connection((LOOPBACK, router.ports.grpc), 20) as silent:
-        assert silent.recv(1) == b""
+        while silent.recv(100):  # of some releases a frame says so first
+            pass
 
 
 def test_a_server_that_hangs_up(router: Router, well: threading.Event) -> None:
