@@ -87,6 +87,9 @@ class Fleet:
                 raise InputError("undo", f"of {artifact}, which has no servers here", "after a rollout to it")
             self.coming = self._start(artifact, tell)
         try:
+            for server in self.coming.servers if share else ():
+                if server.supervisor.error:  # it has given up since an earlier share
+                    raise server.supervisor.error
             self._shift(share, tell)
             for server in self.coming.servers if share else ():
                 tell(where(server))

@@ -119,6 +119,17 @@ def test_a_router_is_started_again_though_nothing_can_be_written_of_it(fleet: Fl
     assert fleet.router.process is not first and fleet.router.process.poll() is None
 
 
+@pytest.mark.parametrize("share", [100, 60])
+def test_no_user_goes_to_new_servers_that_have_given_up(fleet: Fleet, ended: list[Path], share: int) -> None:
+    """As some time after a first share. The old ones would be ended for them."""
+    assert fleet.coming
+    fleet.coming.servers[0].supervisor.error = RouterError("three starts failed")
+    told: list[str] = []
+    with pytest.raises(RouterError, match="three starts failed"):
+        fleet.move(NEW, share, told.append)
+    assert ended == [NEW] and fleet.coming is None and fleet.share == 0 and not told
+
+
 def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended: list[Path]) -> None:
     end_for_good(fleet.router)
     with pytest.raises(RouterError):
