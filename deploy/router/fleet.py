@@ -95,6 +95,7 @@ class Fleet:
                 tell(where(server))
             if share == 100:
                 self._drain(self.serving, tell)
+                tell(f"ending the servers of {self.serving.artifact}")  # whoever is gone by now undoes all
         except BaseException:
             self._undo()
             raise

@@ -130,6 +130,22 @@ def test_no_user_goes_to_new_servers_that_have_given_up(fleet: Fleet, ended: lis
     assert ended == [NEW] and fleet.coming is None and fleet.share == 0 and not told
 
 
+def test_who_goes_away_while_the_old_servers_give_their_last_answers_undoes_it(
+    fleet: Fleet, ended: list[Path]
+) -> None:
+    """Ctrl-C of the command: it is heard of when the next word is said to it."""
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        if any("last answers" in each for each in told):
+            raise BrokenPipeError
+        told.append(text)
+
+    with pytest.raises(BrokenPipeError):
+        fleet.move(NEW, 100, tell)
+    assert ended == [NEW] and fleet.serving.artifact == OLD and fleet.coming is None
+
+
 def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended: list[Path]) -> None:
     end_for_good(fleet.router)
     with pytest.raises(RouterError):
@@ -199,7 +215,7 @@ def test_the_share_is_known_while_the_old_servers_give_their_last_answers(fleet:
     shares: list[object] = []
     fleet.move(NEW, 30)
     fleet.move(NEW, 100, lambda _: shares.append(state(fleet)["share"]))
-    assert shares == [30, 100, 100]
+    assert shares == [30, 100, 100, 100]
 
 
 def test_a_server_that_does_not_end_keeps_no_other_from_ending(fleet: Fleet, ended: list[Path]) -> None:
