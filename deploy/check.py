@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy import probe
+from genrec import leftovers
+from genrec.catalogue import agreement
 from genrec.errors import GenrecError
 
 TIMEOUT_S = 8.0  # below what the chart's probes wait
@@ -21,9 +23,11 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) < 3:
         print(f"deploy.check: is given {list(argv)} (accepted: {ACCEPTED})", file=sys.stderr)
         return 1
-    artifact, http_url, *ensembles = argv
+    artifact, (http_url, *ensembles) = Path(argv[0]), argv[1:]
+    # As deploy.switch, which imports too much for a look every few seconds
+    served = (each for each in leftovers.of_the_living(leftovers.SWAP) if agreement.serves(each, artifact))
     try:
-        item = probe.known_item(Path(artifact))
+        item = probe.known_item(artifact, next(served, None))
     except GenrecError as error:
         print(error, file=sys.stderr)
         return 1

@@ -233,7 +233,7 @@ def _launch(
         unchanged=unchanged,
         prepare=prepare,
         ports=ports,
-        item=lambda: probe.known_item(artifact),
+        item=lambda: probe.known_item(artifact, settings.swap),
         ensembles=names,
         models={each.name: frozenset(model.name for model in each.models) for each in ensembles},
         log_file=run_dir / "server.log",

@@ -13,11 +13,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from genrec.catalogue import agreement
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.errors import ArtifactError
@@ -46,13 +48,17 @@ class ProbeAnswer:
     problem: str = ""
 
 
-def known_item(artifact: Path) -> int:
+def known_item(artifact: Path, swap: Path | None = None) -> int:
     """An item id of the current catalogue; a probe with it goes through every step, an empty history would not.
 
-    Of the one before where that cannot be read: servers serve it on.
+    Current is what the server with this `swap` folder gives to requests: it may load the version that is pointed to, or
+    have refused it. Of the one before where that cannot be read: servers serve it on.
     """
-    problem = None
-    for version in read_current(artifact).newest_first:
+    problem, versions = None, read_current(artifact).newest_first
+    if swap:
+        with suppress(ArtifactError):  # it ends, or is being made
+            versions = (agreement.start_with(swap)[0], *versions)
+    for version in versions:
         path = folder_of(artifact, version) / CATALOGUE
         try:
             batch = next(pq.ParquetFile(path).iter_batches(batch_size=1, columns=["item_id"]))

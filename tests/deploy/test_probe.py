@@ -17,6 +17,9 @@ import pytest
 from deploy import probe
 from deploy.check import main as check
 from deploy.ports import choose_ports
+from genrec import leftovers
+from genrec.catalogue import agreement
+from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.versions import FOLDER, POINTER, folder_of
 from genrec.errors import ArtifactError
@@ -84,6 +87,43 @@ def test_a_probe_has_an_item_as_long_as_a_version_that_is_served_has_one(tmp_pat
     (folder_of(tmp_path, 2) / CATALOGUE).write_bytes(b"no")
     with pytest.raises(ArtifactError, match=r"catalogues/4/catalogue\.parquet: no item to probe with"):
         probe.known_item(tmp_path)
+
+
+def test_a_probe_has_an_item_of_the_version_that_a_server_gives_to_requests(tmp_path: Path) -> None:
+    """Not of one that is pointed to and refused, or still loaded: of a `rank` with an item that it does not know a
+    server says only what is wrong with it, and would be started again for that.
+    """
+    for version, item in ((2, 7), (3, 8)):
+        folder_of(tmp_path, version).mkdir(parents=True)
+        pq.write_table(pa.table({"item_id": [item]}), folder_of(tmp_path, version) / CATALOGUE)
+    (tmp_path / FOLDER / POINTER).write_text(
+        json.dumps({"version": 3, "serial": 5, "before": [], "highest": 3})
+    )
+    swap = tmp_path / "swap"
+    assert probe.known_item(tmp_path, swap) == 8, "no server says anything"
+    agreement.create(swap, tmp_path, 2)
+    assert probe.known_item(tmp_path, swap) == 7
+    agreement.acknowledge(swap, "encode_history-1", Acknowledgement(5, (2, 3), 2))
+    assert probe.known_item(tmp_path, swap) == 7
+    agreement.acknowledge(swap, "encode_history-1", Acknowledgement(5, (2, 3), 3))
+    assert probe.known_item(tmp_path, swap) == 8
+
+
+def test_a_check_asks_with_an_item_of_what_the_server_beside_it_serves(tmp_path: Path) -> None:
+    for folder, item in ((tmp_path, 7), (folder_of(tmp_path, 2), 8)):
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"item_id": [item]}), folder / CATALOGUE)
+    (tmp_path / FOLDER / POINTER).write_text(
+        json.dumps({"version": 2, "serial": 1, "before": [], "highest": 2})
+    )
+    prefix, said = leftovers.own_prefix(), list[bytes]()
+    try:
+        agreement.create(leftovers.SHM / f"{prefix}{leftovers.SWAP}", tmp_path, 1)
+        with answering(NO_ANSWER, said) as url:
+            check([str(tmp_path), url, "recommend"])
+    finally:
+        leftovers.remove(prefix)
+    assert json.loads(said[0])["inputs"][0]["data"] == [7]
 
 
 @pytest.mark.parametrize("argv", [[], ["artifact"], ["artifact", "127.0.0.1:1"]], ids=len)
