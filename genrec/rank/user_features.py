@@ -20,13 +20,17 @@ Numbers = Mapping[str, Mapping[str, int]]  # feature -> value -> its number, fro
 
 
 def read_users(path: Path, features: Numbers | None = None) -> pa.Table:
-    """`user_id` int64, ascending, and the text of each of `features`, of all where none are given.
+    """`user_id` int64, ascending, and the text of each of `features` that is there, of all where none are given.
 
     Raises ArtifactError.
     """
     try:
         table = pq.read_table(check_regular(path))
-        names = [name for name in table.column_names if name != "user_id"] if features is None else features
+        names = [
+            name
+            for name in table.column_names
+            if name != "user_id" and (features is None or name in features)
+        ]
         kinds = {"user_id": pa.int64(), **dict.fromkeys(names, pa.string())}
         found = pa.table({name: table[name].cast(kind) for name, kind in kinds.items()})
         found = found.sort_by("user_id").combine_chunks()
@@ -54,7 +58,7 @@ def load_numbers(folder: Path) -> Numbers:
 def numbered(table: pa.Table, users: NDArray[np.int64], numbers: Numbers) -> NDArray[np.int32]:
     """Of `users` int64[n], int32[n, F], each the number of his value of a feature of `table`, as `read_users` gives it.
 
-    0 where he is not there, or his value has no number: that is unknown.
+    0 where he is not there, or the feature, or his value has no number: that is unknown.
     """
     known = table["user_id"].to_numpy()
     row = np.searchsorted(known, users)
@@ -62,6 +66,8 @@ def numbered(table: pa.Table, users: NDArray[np.int64], numbers: Numbers) -> NDA
     there[there] = known[row[there]] == users[there]
     found = np.zeros((len(users), len(numbers)), np.int32)
     for column, (name, values) in zip(found.T, numbers.items(), strict=True):
+        if name not in table.column_names:
+            continue
         spelled = table[name].combine_chunks().take(pa.array(row[there]))
         place = pc.index_in(spelled, pa.array(list(values), pa.string()))
         of_place = pa.array(list(values.values()), pa.int32())

@@ -44,5 +44,8 @@ class KnownFeatures:
     def _all(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Users int64[U], ascending, and of every feature the number of his value, int32[U, F]; 0 where unknown."""
         table = read_users(self._users, self._numbers)
+        # As `genrec data` may have made other columns since; as without the file, they are unknown then
+        if missing := [name for name in self._numbers if name not in table.column_names]:
+            log.warning("%s has no %s, which the ranker has learnt", USERS, ", ".join(missing))
         users = table["user_id"].to_numpy()
         return users, numbered(table, users, self._numbers)

@@ -90,7 +90,7 @@ def features_of(
     """Features of users int64[U] -> int64[U, F], and which number is which value of which feature.
 
     `numbers` are those of a model that is there. Without them every value of every feature gets one of its own, from 1
-    on; 0 is unknown. Without `users.parquet` F is 0. Raises ArtifactError, where a model misses the file too.
+    on; 0 is unknown. Without `users.parquet` F is 0. Raises ArtifactError, where a model misses the file, or a column.
     """
     path = artifact / USERS
     if not path.exists():
@@ -99,6 +99,9 @@ def features_of(
             raise ArtifactError(path, problem)
         return np.zeros((len(user_ids), 0), np.int64), {}
     table = read_users(path, numbers)
+    if missing := [name for name in numbers or () if name not in table.column_names]:
+        problem = f"has no {', '.join(missing)}, which the model has learnt{anew('hstu')}"
+        raise ArtifactError(path, problem)
     if numbers is None:
         numbers = _numbers_of(table.filter(pc.is_in(table["user_id"], pa.array(user_ids))), path)
     return numbered(table, user_ids, numbers).astype(np.int64), numbers

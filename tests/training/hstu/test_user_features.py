@@ -43,7 +43,10 @@ def test_a_model_reads_users_as_it_learnt_them(tmp_path: Path, capsys: pytest.Ca
         said = "users.parquet: is not there, and the model has learnt parity; `genrec train --recipe hstu-ranker`"
         assert said in capsys.readouterr().err
     pq.write_table(table.rename_columns(["user_id", "other"]), path)
-    assert main(further) == 2 and "not a readable file of users" in capsys.readouterr().err
+    for command in (evaluate, further):
+        assert main(command) == 2
+        said = "users.parquet: has no parity, which the model has learnt; `genrec train --recipe hstu-ranker`"
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
