@@ -119,7 +119,8 @@ class Histories:
                     lengths.append(pc.list_value_length(batch["items"]).to_numpy(zero_copy_only=False))
         except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise ArtifactError(path, f"not a readable histories file: {error}") from error
-        if not lengths or min(each.min() for each in lengths) < MIN_HISTORY:
+        # So that it holds of no list too, whose length is NaN
+        if not lengths or not all((each >= MIN_HISTORY).all() for each in lengths):
             raise ArtifactError(path, f"every history needs {MIN_HISTORY} items or more")
         offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths), dtype=np.int64)))
         items, *found = (values[:at] for values in kept)

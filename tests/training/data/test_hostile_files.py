@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from training.data import tables, utf8
 from training.data.events import COLUMNS
+from training.data.histories import Histories
 from training.data.interactions import read_interactions
 from training.data.sources import read_tables
 from training.data.tables import USER, read_rows, read_table, required
@@ -223,3 +224,11 @@ def test_users_say_which_files_they_take(tmp_path: Path) -> None:
     (tmp_path / "u.json").write_text('{"u": ["a"]}')
     with pytest.raises(InputError, match=r"u.json: is JSON.* with columns user and features\)"):
         read_features(tmp_path / "u.json", ())
+
+
+def test_histories_of_which_one_is_no_list_are_refused(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"user_id": [1, 2, 3], "items": [[1, 2, 3], None, [4, 5, 6]]}), tmp_path / "h.parquet"
+    )
+    with pytest.raises(ArtifactError, match="every history needs 3 items or more"):
+        Histories.load(tmp_path / "h.parquet")
