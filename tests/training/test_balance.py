@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.features import FeatureConfig
 from training.sharded.step import TableStep
 from training.sharded.world import World
-from training.shards.sequences import Sequences, read_shards
+from training.shards import sequences
+from training.shards.sequences import Chunk, Sequences, read_shards
 
 positive = st.floats(0.1, 100)
 
@@ -41,6 +43,12 @@ def test_the_costliest_goes_to_the_emptiest(costs: list[float], ranks: int) -> N
         loads[owners[place]] += costs[place]
 
 
+def test_half_of_the_work_of_as_many_tokens_as_the_crossover_is_attention() -> None:
+    lengths = np.array([0, 50, 100, 200])
+    assert Cost(100.0).of(lengths).tolist() == [0, 75, 200, 600]
+    assert Cost().of(lengths).tolist() == lengths.tolist()
+
+
 def batches_of(world: World, paths: list[Path], target: float, **options: Any) -> list[list[int]]:
     """Users of every step of this rank; what came must be whole."""
     position = options.pop("position", None)
@@ -57,6 +65,7 @@ def batches_of(world: World, paths: list[Path], target: float, **options: Any) -
         items, users = batch.columns["items"], batch.columns["user"].values.tolist()
         for i, user in enumerate(users):
             assert items.values[items.offsets[i] : items.offsets[i + 1]].tolist() == [user] * (user % 7)
+        assert made.loads[world.rank] == len(items.values)
         steps.append(users)
     return steps
 
@@ -81,6 +90,21 @@ def test_over_gloo_sequences_arrive_whole(tmp_path: Path) -> None:
     paths = write_shards(tmp_path, [30, 12])
     in_processes = on_ranks(2, batches_of, paths, 15.0)
     assert in_processes == in_threads(2, lambda world: batches_of(world, paths, 15.0))
+
+
+def test_no_more_is_read_than_the_next_batch_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read waits in memory, and shards need not fit there."""
+    monkeypatch.setattr(sequences, "CHUNK_ROWS", 3)
+    read = []
+
+    def chunks() -> Iterator[Chunk]:
+        for chunk in read_shards(write_shards(tmp_path, [60]), COLUMNS):
+            read.append(chunk.first + chunk.sequences.count)
+            yield chunk
+
+    made = BalancedBatches(World(), chunks(), COLUMNS, "items", 12.0)
+    waiting = [read[-1] - made.position["0.parquet"] for _ in made]
+    assert read[-1] == 60 and max(waiting) <= 2 * 3
 
 
 def drawn_and_rest(world: World, paths: list[Path]) -> tuple[list[int], dict[str, int]]:
