@@ -124,21 +124,22 @@ def answer_lines(artifact: Path, history: list[int], answer: Recommendation, unt
     """The newest titles of the history, then the titles answered with their scores, ids, and keys where these are not
     the ids; ids alone, and why, where `untitled` says why.
     """
-    notes = [f"answered by {answer.by}"]
-    notes += [_dropped(answer)] if answer.dropped else []
-    notes += [f"{counted(answer.cut, 'older item')} cut off"] if answer.cut else []
+    notes = [f"answered by {answer.by}", *_unread(answer)]
     return [*_lines(artifact, history, answer, untitled), "  " + ", ".join(notes)]
 
 
-def _dropped(answer: Recommendation | Ranking) -> str:
-    return f"{counted(answer.dropped, 'item')} dropped, not in version {answer.catalogue_version}"
+def _unread(answer: Recommendation | Ranking) -> list[str]:
+    """What of the history was not read, and why."""
+    dropped = f"{counted(answer.dropped, 'item')} dropped, not in version {answer.catalogue_version}"
+    cut = f"{counted(answer.cut, 'older item')} cut off"
+    return [*([dropped] if answer.dropped else []), *([cut] if answer.cut else [])]
 
 
 def ranking_lines(artifact: Path, history: list[int], answer: Ranking, untitled: str = "") -> list[str]:
     """The same of a ranking."""
     tokens = counted(answer.user_reused, "token")
     reused = f"KV of {tokens} of the user and {answer.items_reused} of candidates was there"
-    notes = [f"ranked by {answer.by}", reused]
+    notes = [f"ranked by {answer.by}", *_unread(answer), reused]
     notes += [f"{counted(answer.left_out, 'candidate')} left out"] if answer.left_out else []
     return [*_lines(artifact, history, answer, untitled), "  " + ", ".join(notes)]
 
