@@ -92,6 +92,7 @@ def test_an_error_about_a_group_has_the_name_that_was_asked_for(named: Any) -> N
         question = wire.Question("recommend", {}, wire.parse, groups=(other, None))
         assert str(question.failed(raised, "here", 1.0)) == str(raised.message())
     shed = InferenceServerException("router: sheds load", "StatusCode.UNAVAILABLE")
+    question = wire.Question("recommend", {}, wire.parse, groups=(None, named))
     assert isinstance(question.failed(shed, "here", 1.0), Overloaded)
 
 
