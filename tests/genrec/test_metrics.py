@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from genrec import metrics
+from genrec.engine.ranking import Reuse
 from genrec.errors import ArenaFull, DeadlineExceeded, InputError, ModelError, QueueFull, StaleHandle
 from genrec.metrics import Counter, Gauge, Histogram
+from genrec.pool.counts import count_pool
 from genrec.steps import STEPS, versioned
+from genrec.steps.candidates import count_ranking
 from genrec.steps.outcome import outcome_of
 
 
@@ -72,6 +77,43 @@ def test_every_model_that_holds_a_catalogue_says_which() -> None:
     assert len(named) >= 5
     for name in named:
         assert metrics.CATALOGUE_VERSION in metrics.families_of(name), name
+
+
+def counted(family: metrics.MetricFamily) -> dict[str, float]:
+    """By the value of its label."""
+    return {"".join(value for _, value in sample.labels): sample.value for sample in family.samples()}
+
+
+def test_what_a_ranking_took_is_counted_by_what_it_was() -> None:
+    families = metrics.RANKINGS, metrics.RANK_TOKENS, metrics.RANK_COPIED
+    before = [counted(family) for family in families]
+    count_ranking("item", Reuse(user=3, items=50, computed=700, copied=9000))
+    more = [
+        {key: value - was[key] for key, value in counted(family).items() if value > was[key]}
+        for family, was in zip(families, before, strict=True)
+    ]
+    assert more == [{"item": 1}, {"user_reused": 3, "items_reused": 50, "computed": 700}, {"": 9000}]
+
+
+def test_what_a_pool_holds_is_told_by_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = {
+        "bytes": 1,
+        "entries": 2,
+        "items": 3,
+        "evictions": 4,
+        "item_evictions": 5,
+        "leases_used": 6,
+        "leases_unused": 7,
+    }
+    pool: Any = SimpleNamespace(usage=lambda: usage)
+    families = metrics.POOL_BYTES, metrics.POOL_ENTRIES, metrics.POOL_EVICTED, metrics.POOL_LEASES
+    told = [{"": 1}, {"users": 2, "items": 3}, {"users": 4, "items": 5}, {"used": 6, "unused": 7}]
+    for family in families:
+        monkeypatch.setattr(family, "_values", dict(family._values))
+    for found in (usage, None):  # whose table is not to be had counts as before
+        usage = found
+        count_pool(pool)
+        assert [counted(family) for family in families] == told
 
 
 @pytest.mark.parametrize(
