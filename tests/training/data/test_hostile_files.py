@@ -17,7 +17,7 @@ from training.data import tables, utf8
 from training.data.events import COLUMNS
 from training.data.histories import Histories
 from training.data.interactions import read_interactions
-from training.data.sources import read_tables
+from training.data.sources import read_folder, read_tables
 from training.data.tables import USER, read_rows, read_table, required
 from training.data.tokenise import read_semantic_ids
 from training.data.users import read_features
@@ -232,3 +232,33 @@ def test_histories_of_which_one_is_no_list_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ArtifactError, match="every history needs 3 items or more"):
         Histories.load(tmp_path / "h.parquet")
+
+
+@pytest.mark.parametrize(
+    ("shown", "described", "users"),
+    [
+        ("shop.inter", "shop.item", "shop.user"),
+        ("interactions.csv", "items.csv", "users.csv"),
+        ("interactions.parquet", "items.parquet", "users.parquet"),
+        ("sequences.txt", "items.tsv", None),
+    ],
+)
+def test_of_a_folder_the_files_of_one_layout_are_read(
+    tmp_path: Path, shown: str, described: str, users: str | None
+) -> None:
+    """What else lies there is of no layout."""
+    items = pa.table({"item": ["a", "b"], "title": ["A", "B"]})
+    for name in filter(None, (shown, described, users, "more.csv", "titles.parquet")):
+        (tmp_path / name).write_text(
+            "\n".join("\t".join(row) for row in (items.column_names, ("a", "A"), ("b", "B")))
+        )
+    if described.endswith(".csv"):
+        (tmp_path / described).write_text("item,title\na,A\nb,B\n")
+    if described.endswith(".parquet"):
+        pq.write_table(items, tmp_path / described)
+    found = read_folder(tmp_path)
+    assert (found.interactions, found.described) == (tmp_path / shown, tmp_path / described)
+    assert found.users == (tmp_path / users if users else None) and found.titles.to_pylist() == ["A", "B"]
+    (tmp_path / shown).unlink()
+    with pytest.raises(InputError, match="holds no known pair of files"):
+        read_folder(tmp_path)
