@@ -34,12 +34,16 @@ LISTS = {"settings": settings.table, "metrics": metrics.table}  # of what the co
 # docs/<name>.svg, of the results of this name
 PICTURES = {"peers": peers_picture.draw, "relay": relay_picture.draw}
 Result = dict[str, Any]
-# Of results from before commands were kept: benchmarks that take an artifact first, and options worth telling.
+# Of results from before commands were kept: benchmarks that take artifacts first, options without which another thing
+# would be measured, and what these are where nobody says.
 OF_ARTIFACTS = {
     "ablation", "batching", "company", "draft_quality", "engine_ablation", "instances", "next_quality", "overload",
     "passes", "quality", "rank_quality", "recovery", "soak", "stages", "sweep", "window_quality",
 }  # fmt: skip
-TELLING = ("ensemble", "slo_p99_ms", "model", "peers")
+TELLING = (
+    "ensemble", "slo_p99_ms", "model", "peers", "router", "item_tokens", "rows", "reach", "layers", "seeds",
+)  # fmt: skip
+USUAL = {("rank", "seeds"): "0", ("rank_quality", "seeds"): "0,1,2"}
 
 
 def documents(root: Path) -> list[Path]:
@@ -118,12 +122,14 @@ def _command(result: Result, path: Path) -> str:
         return re.sub(r" --(commit|out|limit) \S+", "", str(result["command"]))
     name, settings = result["benchmark"], result.get("settings", {})
     _, _, label = path.stem.partition(f"{name}-")
-    words = [f"artifacts/{settings['artifact']}"] if name in OF_ARTIFACTS and settings.get("artifact") else []
+    of = settings.get("artifacts") or filter(None, [settings.get("artifact")])
+    words = [f"artifacts/{artifact}" for artifact in of] if name in OF_ARTIFACTS else []
     for option in TELLING:
         value = settings.get(option)
-        if value not in (None, "", "recommend"):
+        if value and value not in ("recommend", USUAL.get((name, option))):
             value = ",".join(value) if isinstance(value, list) else value
-            words.append(f"--{option.replace('_', '-')} {value}".removesuffix(".0"))
+            said = "" if value is True else f" {value}".removesuffix(".0")
+            words.append(f"--{option.replace('_', '-')}{said}")
     words += [f"--label {label}"] if label else []
     return " ".join(["genrec bench", name, *words])
 

@@ -157,6 +157,26 @@ def test_a_caption_names_the_data_and_the_model_that_were_saved(
     assert render.table("rank-ways", root, root).startswith(f"{about}, 7 requests, one at a time")
 
 
+@pytest.mark.parametrize(
+    ("file", "settings", "command"),
+    [
+        ("rank_quality-b", {"artifacts": ["a", "b"], "rows": "split,own", "seeds": "0,1,2", "layers": 0},
+         "rank_quality artifacts/a artifacts/b --rows split,own --label b"),
+        ("rank_quality-c", {"artifacts": ["a"], "rows": "split,reach", "reach": 12, "seeds": "1"},
+         "rank_quality artifacts/a --rows split,reach --reach 12 --seeds 1 --label c"),
+        ("overload", {"artifact": "a", "router": True, "ensemble": "recommend"}, "overload artifacts/a --router"),
+        ("overload-direct", {"artifact": "a", "router": False}, "overload artifacts/a --label direct"),
+        ("sweep", {"artifact": "a", "slo_p99_ms": 50.0}, "sweep artifacts/a --slo-p99-ms 50"),
+    ],
+)  # fmt: skip
+def test_of_a_result_without_its_command_the_same_is_measured_by_what_is_told(
+    root: Path, file: str, settings: dict[str, Any], command: str
+) -> None:
+    name, _, _ = file.partition("-")
+    told = render._command({"benchmark": name, "settings": settings}, root / f"{file}.json")
+    assert told == f"genrec bench {command}"
+
+
 def test_a_served_model_is_the_random_one_unless_it_is_named(root: Path) -> None:
     settings = {"ensemble": "recommend", "beam_width": 64}
     save(root, result("returning", cells={}) | {"settings": {**settings, "artifact": None}})
