@@ -118,14 +118,14 @@ class OpenVinoGraphs:
         except KeyError as error:
             raise ArtifactError(path, f"reads the weight {error}, which was not exported") from error
         except RuntimeError as error:
-            raise ArtifactError(path, f"OpenVINO cannot load it: {_said(error)}") from error
+            raise ArtifactError(path, f"OpenVINO cannot load it: {self._said(error)}") from error
         return InferRequest(compiled, {f"{WEIGHTS}{name}": values for name, values in tables.items()})
 
     def _add(self, library: Path) -> None:
         try:
             self._core.add_extension(str(library))
         except RuntimeError as error:
-            raise ArtifactError(library, f"OpenVINO cannot load it: {_said(error)}") from error
+            raise ArtifactError(library, f"OpenVINO cannot load it: {self._said(error)}") from error
 
     def _compile(self, path: Path) -> Any:
         try:
@@ -134,14 +134,30 @@ class OpenVinoGraphs:
             return self._core.compile_model(str(path), "CPU", self.hints)
         except RuntimeError as error:
             constants = path.with_suffix(".bin").name
-            raise ArtifactError(path, f"OpenVINO cannot load it with {constants}: {_said(error)}") from error
+            raise ArtifactError(
+                path, f"OpenVINO cannot load it with {constants}: {self._said(error)}"
+            ) from error
+
+    def _said(self, error: RuntimeError) -> str:
+        """OpenVINO's reason in one line, without the places in its sources that come before. Operations of another
+        release cannot be loaded: where the engines are of one, that and what helps.
+        """
+        lines = (line for line in str(error).splitlines() if line and not line.startswith("Exception from"))
+        built, here = self._built_with(), _release(ov.get_version())
+        helps = f"; it is of OpenVINO {built}, here is {here}: `genrec build` makes it anew"
+        return " ".join(lines) + (helps if built not in ("", here) else "")
+
+    def _built_with(self) -> str:
+        """The release of OpenVINO that the engines are of; "" where they do not say."""
+        try:
+            return _release(str(read_json(self._folder / "engine.json")["openvino"]))
+        except (ArtifactError, KeyError, TypeError):
+            return ""
 
 
-def _said(error: RuntimeError) -> str:
-    """OpenVINO's reason in one line, without the places in its sources that come before."""
-    return " ".join(
-        line for line in str(error).splitlines() if line and not line.startswith("Exception from")
-    )
+def _release(version: str) -> str:
+    """2026.4.1 of 2026.4.1-22982-e213a147257."""
+    return version.partition("-")[0]
 
 
 class InferRequest:
