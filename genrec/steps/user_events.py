@@ -142,7 +142,7 @@ def _now(request: Tensors, times: NDArray[np.int64]) -> int:
         return newest
     now = int(check_tensor(request, "now", np.int64, 1)[0])
     if "times" not in request:
-        raise InputError("now", "is given without times", "both, or neither")
+        raise InputError("now", "is given without times", "beside times alone")
     if len(times) and now < newest:
         raise InputError("now", f"is {now}", f"at least {newest}, the newest of times")
     return now

@@ -191,7 +191,7 @@ def test_an_event_of_a_lifetime_ago_is_as_old_as_can_be_told(
         ({"ratings": np.array([[1.0, 2, 2]], np.float32)}, "ratings: is of type float32 (accepted: int32)"),
         ({"times": np.array([[5, 9, 7]])}, "times: has 7 after 9 (accepted: seconds, oldest first)"),
         ({"times": np.array([[1, 2, 3]]), "now": np.array([[2]])}, "now: is 2 (accepted: at least 3"),
-        ({"now": np.array([[2]])}, "now: is given without times"),
+        ({"now": np.array([[2]])}, "now: is given without times (accepted: beside times alone)"),
         ({"features": np.array([[8]], np.int32)}, "features: has 8 (accepted: 1 to 7"),
         ({"features": np.ones((1, 17), np.int32)}, "features: has 17 values (accepted: at most 16)"),
     ],
