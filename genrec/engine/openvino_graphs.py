@@ -107,16 +107,15 @@ class OpenVinoGraphs:
         path = self._folder / f"{file}.xml"
         try:
             graph = self._core.read_model(str(path))
-            for port in graph.get_parameters():
-                name = port.output(0).any_name
-                if name.startswith(WEIGHTS) and name.removeprefix(WEIGHTS) not in tables:
-                    values = ov.opset13.constant(constants[name.removeprefix(WEIGHTS)])
-                    port.output(0).replace(values.output(0))
+            ports = {port.output(0).any_name: port for port in graph.get_parameters()}
+            read = {name.removeprefix(WEIGHTS): ports[name] for name in ports if name.startswith(WEIGHTS)}
+            _check_shapes(path, read, constants)
+            for name, port in read.items():
+                if name not in tables:
+                    port.output(0).replace(ov.opset13.constant(constants[name]).output(0))
                     graph.remove_parameter(port)
             graph.validate_nodes_and_infer_types()
             compiled = self._core.compile_model(graph, "CPU", self.hints)
-        except KeyError as error:
-            raise ArtifactError(path, f"reads the weight {error}, which was not exported") from error
         except RuntimeError as error:
             raise ArtifactError(path, f"OpenVINO cannot load it: {self._said(error)}") from error
         return InferRequest(compiled, {f"{WEIGHTS}{name}": values for name, values in tables.items()})
@@ -158,6 +157,19 @@ class OpenVinoGraphs:
 def _release(version: str) -> str:
     """2026.4.1 of 2026.4.1-22982-e213a147257."""
     return version.partition("-")[0]
+
+
+def _check_shapes(path: Path, read: Mapping[str, Any], given: Mapping[str, Array]) -> None:
+    """Raises ArtifactError where a graph's weights, ports by name, are not all those that it is given.
+
+    It is of an earlier export of another shape then, which OpenVINO might take these for.
+    """
+    for name in sorted(read.keys() | given.keys()):
+        wanted = read[name].get_output_partial_shape(0) if name in read else None
+        found = list(given[name].shape) if name in given else None
+        if wanted is None or found is None or not wanted.compatible(ov.PartialShape(found)):
+            problem = f"reads {name} as {wanted or 'none'}, onnx/ has {found or 'none'}"
+            raise ArtifactError(path, f"{problem}; `genrec build` makes it anew")
 
 
 class InferRequest:

@@ -14,7 +14,7 @@ from genrec.engine.openvino import MOST_TOKENS
 from genrec.engine.openvino_graphs import RANK_TOGETHER, RANKINGS, OpenVinoGraphs, Stream
 from genrec.models.config import ModelConfig
 from genrec.rank.hstu import HstuConfig
-from genrec.rank.hstu_weights import HstuWeights
+from genrec.rank.hstu_weights import CODES_OF_ITEMS, HstuWeights
 from genrec.settings import Settings
 
 
@@ -96,7 +96,8 @@ class OpenVinoHstu:
     def __init__(self, graphs: OpenVinoGraphs, config: HstuConfig, weights: HstuWeights) -> None:
         self._config, kind = config, config.kind
         tables = {name: weights.arrays[name] for name in kind.tables}
-        self._user, self._rank = (graphs.request_with(name, weights.arrays, tables) for name in kind.graphs)
+        read = {name: values for name, values in weights.arrays.items() if name != CODES_OF_ITEMS}
+        self._user, self._rank = (graphs.request_with(name, read, tables) for name in kind.graphs)
         self._weights = weights  # requests read them where they lie
         self.captured = 0
 

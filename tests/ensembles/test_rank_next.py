@@ -13,10 +13,12 @@ import pytest
 
 from ensembles.local import LocalRecommender
 from genrec.catalogue.items import Catalogue
-from genrec.errors import InputError
+from genrec.engine.openvino_ranker import load_hstu
+from genrec.errors import ArtifactError, InputError
 from genrec.models.prompt import window_start
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.hstu import NEXT_CONFIG, NEXT_EXPORTED, HstuConfig
+from genrec.rank.hstu_weights import load_weights
 from genrec.rank.kinds import DISCRIMINANT, HSTU, HSTU_NEXT, chosen_hstu, ranker_of
 from genrec.report import ADMITTED, MODEL, NO_HISTORY, POPULARITY, READY, PreInferReport
 from genrec.settings import Settings
@@ -236,3 +238,26 @@ def test_what_it_does_not_read_is_refused_before_candidates_are_looked_at(
     one, gone = np.ones((1, 1), np.int32), np.array([[-5]])
     (answer,) = step.run([{"history": gone, "candidates": gone, "top_k": one, "ratings": one}])
     assert isinstance(answer, InputError) and (answer.field, answer.problem) == ("ratings", "is given")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("layers.0.position_bias", lambda each: np.tile(each, 3), r"as \[2,18\], onnx/ has \[2, 54\]"),
+        ("layers.1.finish.bias", None, r"as \[16\], onnx/ has none"),
+        ("layers.9.finish.bias", np.copy, r"as none, onnx/ has \[16\]"),
+        ("of_item.weight", lambda each: np.tile(each, 2), r"as \[\?,16\], onnx/ has \[301, 32\]"),
+    ],
+)
+def test_graphs_of_another_export_are_refused(
+    tiny_hstu_next: Path, name: str, change: Any, problem: str
+) -> None:
+    """Exported anew with another shape, and not built: a longer table of places even gave scores."""
+    config = chosen_hstu(tiny_hstu_next)
+    weights = load_weights(tiny_hstu_next, kind=config.kind)
+    there = weights.arrays.get(name, weights.arrays["layers.0.finish.bias"])
+    arrays = {**weights.arrays, name: change(there) if change else None}
+    given = weights._replace(arrays={each: values for each, values in arrays.items() if values is not None})
+    make = load_hstu(tiny_hstu_next / "engines" / "openvino" / "f32", config, "f32", 1)
+    with pytest.raises(ArtifactError, match=f"hstu_next_.*.xml: reads {name} {problem}; `genrec build`"):
+        make(given)
