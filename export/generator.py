@@ -27,6 +27,7 @@ from genrec.process import end_with_command
 from genrec.progress import ticking
 from genrec.rank.deltas import FOLDER as DELTAS
 from genrec.rank.hstu import FEATURES, HstuConfig, NextConfig
+from genrec.rank.hstu import WEIGHTS as HSTU_WEIGHTS
 from genrec.rank.options import OPTIONS, RankerConfig
 
 HSTU = HstuConfig, NextConfig
@@ -48,8 +49,8 @@ def export_artifact(artifact: Path) -> bool:
         if (path := model / name).is_file()
     ]
     weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
-    # Of one HSTU ranker deltas follow what it learns.
-    names = [str(path.relative_to(artifact)) for path in weights if path.stem != "hstu"]
+    # Of one HSTU ranker deltas follow what it learns, but not another shape.
+    names = [str(path.relative_to(artifact)) for path in weights if path.name != HSTU_WEIGHTS]
     of = {name: recorded(artifact, name) for name in names}
     key = stage_key({"opset": OPSET, "graphs": GRAPHS}, [*SOURCES, *weights])
     with making(artifact, "export"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from export import generator as writer
 from genrec.errors import ArtifactError
 from genrec.manifest import outdated, read, record
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
+from genrec.rank.hstu import CONFIG, HstuConfig
+from tests.oracles.hstu_further import changed_further
 
 
 @pytest.fixture
@@ -50,3 +53,17 @@ def test_a_model_of_after_the_export_is_told_of(artifact: Path, monkeypatch: pyt
     monkeypatch.setattr(writer, "export_generator", trained_then)
     assert writer.export_artifact(artifact)
     assert f"is of an earlier model/{WEIGHTS}: `genrec export`" in outdated(artifact)
+
+
+def test_an_hstu_ranker_that_no_delta_can_become_is_told_of(
+    tiny_hstu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = Path(shutil.copytree(tiny_hstu, tmp_path / "artifact"))
+    monkeypatch.setattr(writer, "_export_all", lambda *_: None)
+    assert writer.export_artifact(copied)
+    changed_further(copied, 1)
+    assert not outdated(copied), "deltas follow what it learns"
+    path = copied / "model" / CONFIG
+    replace(HstuConfig.load(path), tasks=(3,)).save(path)
+    record(copied, "hstu", "anew", [path], {})
+    assert f"is of an earlier model/{CONFIG}: `genrec export`" in outdated(copied)
