@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from genrec import metrics
 from genrec.catalogue import agreement
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.versions import Current, folder_of, point, read_current
@@ -60,6 +61,31 @@ def test_all_change_over_once_the_slowest_has_loaded(
     until(lambda: said(settings, "late") == agreement.Acknowledgement(wanted.serial, (1, 2), 2))
 
 
+def test_who_has_loaded_it_for_an_earlier_pointer_is_waited_for(
+    settings: Settings, process: Callable[..., Versioned[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He may be about to forget it: he says so of the new pointer once he has looked at that. Nor does who waits for
+    him forget it meanwhile.
+    """
+    monkeypatch.setattr(versioned, "RETIRE_S", 0.0)
+    one, other = process("one"), "other-7"
+    agreement.acknowledge(settings.swap, other, agreement.Acknowledgement(0, (1, 2), 1))
+    wanted = to(settings, 2)
+    until(lambda: said(settings, "one").loaded == (1, 2))
+    for _ in range(20):
+        time.sleep(0.01)
+        assert one.current == 1
+    agreement.acknowledge(settings.swap, other, agreement.Acknowledgement(wanted.serial, (1, 2), 1))
+    until(lambda: one.current == 2)
+
+
+def test_who_comes_late_begins_with_what_was_said_of_the_newest_pointer(settings: Settings) -> None:
+    """Another who is new himself may have said nothing of it yet."""
+    for name, serial, loaded, current in (("a-1", -1, (), 1), ("b-2", 4, (1, 3), 3), ("c-3", -1, (), 1)):
+        agreement.acknowledge(settings.swap, name, agreement.Acknowledgement(serial, loaded, current))
+    assert agreement.start_with(settings.swap) == (3, (1, 3))
+
+
 def test_nobody_changes_over_while_one_still_starts(
     settings: Settings, process: Callable[..., Versioned[str]]
 ) -> None:
@@ -85,9 +111,11 @@ def test_what_one_refuses_nobody_serves(settings: Settings, process: Callable[..
             raise ValueError("not this one")
         return folder.name
 
+    before = metrics.CATALOGUE_REFUSALS.value()  # an alert goes by it
     easy, hard = process("easy"), process("hard", picky)
     to(settings, 2)
     until(lambda: said(settings, "hard").refused == "not this one")
+    assert metrics.CATALOGUE_REFUSALS.value() > before
     until(lambda: said(settings, "easy").loaded == (1, 2))
     assert (easy.current, hard.current, easy.of(0)) == (1, 1, "artifact")
     to(settings, 3)
