@@ -109,7 +109,10 @@ def test_a_router_that_ends_while_servers_start_is_started_again_meanwhile(
 
 
 def test_a_router_is_started_again_though_nothing_can_be_written_of_it(fleet: Fleet) -> None:
-    """As in a full /dev/shm. What is served has not changed, so there is nothing to write."""
+    """As in a full /dev/shm. What is served has not changed, so there is nothing to write: the same servers have the
+    same shares of the users.
+    """
+    fleet.share = 30
     (fleet.router.folder / f"{STATE}.partial").mkdir()  # in the way of the file
     first = fleet.router.process
     until(lambda: time.monotonic() > fleet.router.started + SETTLED_S)
@@ -117,6 +120,13 @@ def test_a_router_is_started_again_though_nothing_can_be_written_of_it(fleet: Fl
     first.wait()
     fleet.check()
     assert fleet.router.process is not first and fleet.router.process.poll() is None
+    assert fleet.coming
+    for each, weight in ((fleet.serving, 70), (fleet.coming, 30)):
+        (place,), (server,) = each.places, each.servers
+        for backend, port in (("be_grpc", server.ports.grpc), ("be_http", server.ports.http)):
+            told = fleet.router.ask(f"show servers state {backend}").splitlines()
+            (state,) = (line.split() for line in told if f" {place} " in line)
+            assert (state[7], state[18]) == (str(weight), str(port))
 
 
 @pytest.mark.parametrize("share", [100, 60])
