@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from cli.options import add_artifact, add_settings, at_least, names, tell_outdated
+from cli.options import add_artifact, add_settings, at_least, names, seconds, tell_outdated
 from deploy.router.limits import MOST_SERVERS, Limits
 from genrec.errors import InputError
 from genrec.settings import chosen_fields
@@ -20,6 +20,12 @@ def add_route_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name in ("http", "grpc", "metrics"):
         parser.add_argument(f"--{name}-port", type=int, help="of the router; default: a free one")
+    parser.add_argument(
+        "--start-timeout-s",
+        type=seconds,
+        default=120.0,
+        help="that the start of a server may take; default: %(default)g",
+    )
     parser.add_argument("--targets", type=Path, help="a file for Prometheus (file_sd), kept up to date")
     parser.add_argument("--ensembles", type=names, default=(), help="e.g. recommend; default: all")
     for each in fields(Limits):
@@ -43,6 +49,7 @@ def route(a: argparse.Namespace) -> None:
         "http_port",
         "grpc_port",
         "metrics_port",
+        "start_timeout_s",
         "targets",
         "ensembles",
         *(each.name for each in chosen_fields()),

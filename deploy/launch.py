@@ -17,7 +17,8 @@ from genrec import leftovers
 from genrec.errors import GenrecError, InputError
 
 PORT_TAKEN = "already in use"
-MORE_TIME = " (`genrec serve --start-timeout-s` allows more)"  # behind how long a first start took
+# Behind how long a first start took
+MORE_TIME = " (--start-timeout-s of `genrec serve` and `genrec route` allows more)"
 # A traceback in the server's log is one line with \\n in it; what comes before them is the message.
 LOAD_FAILURE = re.compile(r"\"failed to load '(\w+)' version \d+: (.*?)(?:\\n\\nAt:|\"$)", re.MULTILINE)
 # Triton says both of each model. Until all are loaded it answers nobody, so its index cannot be asked.

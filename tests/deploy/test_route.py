@@ -15,8 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from cli.main import main
+from deploy.launch import MORE_TIME
 from deploy.ports import choose_ports
 from deploy.router import fleet as fleets
+from deploy.router import route as routes
 from deploy.router.fleet import STATE
 from deploy.router.haproxy import FOLDER
 from deploy.router.limits import MOST_SERVERS, Limits
@@ -126,6 +128,16 @@ def test_several_nodes_are_not_put_behind_one_router(tiny: Path, capsys: pytest.
     options = ["--nodes", "2", "--store", "127.0.0.1:1", "--store-host", "127.0.0.1:2"]
     assert main(["route", str(tiny), *options]) == 2
     assert "nodes: is 2 behind one router (accepted: 1: its servers" in capsys.readouterr().err
+
+
+def test_servers_of_a_router_may_be_given_more_time_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an error of one that took too long advises."""
+    given: list[float] = []
+    monkeypatch.setattr(routes, "route", lambda *_, **options: given.append(options["start_timeout_s"]))
+    assert main(["route", str(tmp_path)]) == main(["route", str(tmp_path), "--start-timeout-s", "300"]) == 0
+    assert given == [120, 300] and "`genrec route`" in MORE_TIME
 
 
 @pytest.mark.parametrize("name", ["in_flight", "waiting", "wait_ms"])

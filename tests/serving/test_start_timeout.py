@@ -41,7 +41,7 @@ def test_a_model_that_does_not_come_up_is_named(
     with (
         pytest.raises(
             LaunchError,
-            match=r"not ready after 4 s \(.* --start-timeout-s` allows more\): .*loading: .*validity_lookup \(log",
+            match=r"not ready after 4 s \(--start-timeout-s .* allows more\): .*loading: .*validity_lookup \(log",
         ),
         running_server(tiny, run_dir=tmp_path / "run", ensembles=("recommend",), start_timeout_s=4.0),
     ):
