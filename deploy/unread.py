@@ -15,8 +15,11 @@ RANKINGS = {"rank", "recommend_and_rank"}
 
 def check_read(settings: Settings, artifact: Path, ensembles: Sequence[str]) -> None:
     """`ensembles` are those served of the artifact. Raises InputError."""
+    ranker = ranker_of(artifact, settings.ranker)
     _check_verify(settings.verify, ensembles)
-    _check_choice(settings.prefix_choice, ranker_of(artifact, settings.ranker), ensembles)
+    _check_choice(settings.prefix_choice, ranker, ensembles)
+    if settings.nodes > 1:
+        _check_nodes(settings, ranker, ensembles)
     if settings.pool_disk:
         _check_disk(settings, ensembles)
 
@@ -38,6 +41,19 @@ def _check_choice(choice: str, ranker: str, ensembles: Sequence[str]) -> None:
     else:
         return
     raise InputError("prefix_choice", f"is {choice}, and {problem}", limit)
+
+
+def _check_nodes(settings: Settings, ranker: str, ensembles: Sequence[str]) -> None:
+    """Nodes share items' KV and nothing else."""
+    if not RANKINGS.intersection(ensembles):
+        problem = "nothing is served that ranks"
+    elif ranker != DISCRIMINANT:
+        problem = f"{ranker} ranks, which keeps no items"
+    elif not settings.pool_item_mb:
+        problem = "pool_item_mb is 0: no items are kept"
+    else:
+        return
+    raise InputError("nodes", f"is {settings.nodes}, and {problem}", "1: nodes share items' KV alone")
 
 
 def _check_disk(settings: Settings, ensembles: Sequence[str]) -> None:

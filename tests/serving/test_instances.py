@@ -107,6 +107,21 @@ def test_a_choice_of_prefix_is_refused_where_no_ranking_reads_it(tiny: Path, tin
             pass
 
 
+def test_nodes_that_would_share_nothing_are_refused(tiny: Path, tiny_ranker: Path, tiny_hstu: Path) -> None:
+    two: dict[str, Any] = {"nodes": 2, "store": "127.0.0.1:1", "store_host": "127.0.0.1:2"}
+    for artifact, given, said in (
+        (tiny, {}, "nothing is served that ranks"),
+        (tiny_hstu, {}, "hstu ranks, which keeps no items"),
+        (tiny_ranker, {"ensembles": ("recommend", "pre_infer")}, "nothing is served that ranks"),
+        (tiny_ranker, {"pool_item_mb": 0}, "pool_item_mb is 0"),
+    ):
+        with (
+            pytest.raises(InputError, match=rf"nodes: is 2, and {said}.*\(accepted: 1: nodes share items"),
+            running_server(artifact, **two, **given),
+        ):
+            pass
+
+
 def test_a_way_to_verify_drafts_is_refused_where_there_are_none(tiny: Path) -> None:
     said = r"verify: is last, and recommend_draft is not served \(accepted: every; `genrec train --draft"
     given: dict[str, Any] = {"ensembles": ("recommend",), "verify": "last"}
