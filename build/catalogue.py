@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,8 @@ from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import find_names, load_keys, save_keys
 from genrec.catalogue.soundness import changed_item
-from genrec.catalogue.versions import folder_of, locked, versions_of
-from genrec.errors import InputError
+from genrec.catalogue.versions import folder_of, locked, of_another_catalogue, versions_of
+from genrec.errors import ArtifactError, InputError
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
 from genrec.rank.item_tokens import find_tokens, token_numbers
@@ -51,9 +52,11 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
         versions = versions_of(artifact)
         with counting("codes", len(versions), "version") as bar:
             for version in versions:
+                bar.update()
+                if _is_past(artifact, version):
+                    continue
                 other = Catalogue.load(folder_of(artifact, version) / CATALOGUE, titles=False)
                 _refuse_changed(given, items, new, other, version)
-                bar.update()
         both = Catalogue(
             np.concatenate((old.item_ids, new.item_ids)),
             np.concatenate((old.codes, new.codes)),
@@ -230,6 +233,13 @@ def _refuse_changed(given: pa.Table, path: Path, new: Catalogue, other: Catalogu
     whose = f", those of {_spelled(given, path, (LIKE,), row)}," if LIKE in given.column_names else " here"
     problem = f"{where(path, row)}: item {item} has the codes {here}{whose} and {there} in version {version}"
     raise InputError(str(path), problem, "an item keeps its codes")
+
+
+def _is_past(artifact: Path, version: int) -> bool:
+    """Whether it is of a catalogue that was, under whose codes no model is asked again."""
+    with suppress(ArtifactError):  # of a damaged version nobody knows
+        return of_another_catalogue(artifact, version)
+    return False
 
 
 def _refuse_known(given: pa.Table, path: Path, new: Catalogue, old: Catalogue, base: int) -> None:

@@ -126,7 +126,15 @@ def ids_of(artifact: Path, items: str) -> NDArray[np.int64]:
 def status_lines(artifact: Path) -> list[str]:
     """A line for every version."""
     from genrec import manifest
-    from genrec.catalogue.versions import BASE, GROUPED, MADE, folder_of, read_current, versions_of
+    from genrec.catalogue.versions import (
+        BASE,
+        GROUPED,
+        MADE,
+        folder_of,
+        of_another_catalogue,
+        read_current,
+        versions_of,
+    )
     from genrec.errors import ArtifactError
 
     current = read_current(artifact)
@@ -144,6 +152,8 @@ def status_lines(artifact: Path) -> list[str]:
         made = ", ".join(f"{key} {value}" for key, value in stages.get(MADE, {"facts": {}})["facts"].items())
         items = stages.get("validity", {"facts": {}})["facts"].get("items", "?")
         notes = [made or ("the artifact's own" if version == BASE else "incomplete"), *served]
+        if of_another_catalogue(artifact, version):
+            notes.append("refused, as of another catalogue.parquet")
         lines.append(f"  version {version}: {counted(items, 'item')}, {'; '.join(notes)}")
         if GROUPED in stages:
             lines.append(f"    groups: {', '.join(_groups(stages[GROUPED]['facts']))}")

@@ -140,6 +140,14 @@ def locked(artifact: Path) -> Iterator[None]:
         yield
 
 
+def of_another_catalogue(artifact: Path, version: int) -> bool:
+    """Whether a version says that it was made beside another `catalogue.parquet`, as before `genrec data` made a new
+    one: it is never served again. Raises ArtifactError.
+    """
+    made = manifest.read(folder_of(artifact, version)).get(MADE)
+    return version != BASE and made is not None and made["key"] != manifest.digest_file(artifact / CATALOGUE)
+
+
 def check_files(artifact: Path, version: int) -> None:
     """Refuse a version with a file missing or not as it was made, or of another artifact. Raises ArtifactError."""
     folder = folder_of(artifact, version)
@@ -176,4 +184,5 @@ def _check_file(path: Path, stage: dict[str, Any], remedy: str) -> None:
 def _check_made_for(artifact: Path, name: str, folder: Path, stage: dict[str, Any]) -> None:
     """Raises ArtifactError unless a stage of the version in `folder` was made beside the artifact's file `name`."""
     if stage.get("key") != manifest.digest_file(artifact / name):
-        raise ArtifactError(folder, f"was made for another {name} than that of {artifact}{OTHER_VERSION}")
+        remedy = f"; `genrec catalogue swap` to {BASE} serves its own{OTHER_VERSION}"
+        raise ArtifactError(folder, f"was made for another {name} than that of {artifact}{remedy}")
