@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from genrec.errors import InputError
 from genrec.progress import counting
 from genrec.words import counted
+from training.data.floats import spelled
 from training.data.json_items import ACCEPTED as JSON_ITEMS
 from training.data.json_items import read_json_items
 from training.data.utf8 import unreadable
@@ -248,7 +249,7 @@ def text(
     """
     values = column(table, path, names, optional).combine_chunks()
     if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        values = spelled(values)
     field = f"{path}, column {name_of(table, names)}"
     try:
         found = pc.fill_null(values.cast(pa.string()), "")

@@ -11,7 +11,7 @@ import pytest
 
 from genrec.errors import InputError
 from tests.training.hstu.test_ratings import ROWS, USERS, made
-from training.data.tables import read_table
+from training.data.tables import ITEM, read_table, text
 from training.data.users import read_features
 from training.stages import prepare
 
@@ -57,3 +57,24 @@ def test_a_gap_of_pandas_is_no_key(tmp_path: Path) -> None:
     (tmp_path / "i.csv").write_text("user,item,timestamp\na,3,1\na,3,2\n")
     with pytest.raises(InputError, match=r"t\.parquet, column item: row 2 is empty"):
         prepare(tmp_path / "artifact", interactions=tmp_path / "i.csv", items=tmp_path / "t.parquet")
+
+
+def test_a_long_number_is_spelled_as_one_also_where_it_is_a_float() -> None:
+    """As a barcode is in a column that had a gap: else an item of interactions is none of the file of items."""
+    values = [
+        4006381333931.0,
+        -76561198000000000.0,
+        2.0**53 - 1,
+        12.0,
+        -0.0,
+        0.5,
+        1e17,
+        math.inf,
+        math.nan,
+        None,
+    ]
+    table = pa.table({"item": pa.array(values, pa.float64(), from_pandas=False)})
+    whole = ["4006381333931", "-7.6561198e+16", "9007199254740991", "12", "0"]
+    assert text(table, Path("x.parquet"), ITEM).to_pylist() == [*whole, "0.5", "1e+17", "inf", "", ""]
+    narrow = pa.table({"item": pa.array([4096.0, 1.5], pa.float32())})
+    assert text(narrow, Path("x.parquet"), ITEM).to_pylist() == ["4096", "1.5"]
