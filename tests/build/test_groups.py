@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import unicodedata
@@ -133,6 +134,18 @@ def test_what_pandas_writes_for_no_category_is_none(artifact: Path) -> None:
     pq.write_table(pa.table({"item": items[:4], "category": categories}), file)
     assert main(["catalogue", "group", str(artifact), str(file)]) == 0
     assert items_by_group(artifact, 2) == {"12": [items[2]], "3": [items[0]]}
+
+
+def test_categories_of_json_may_be_lists_and_have_the_names_that_columns_have(artifact: Path) -> None:
+    items, file = Catalogue.load(artifact / CATALOGUE).item_ids.tolist(), artifact.parent / "items.json"
+    facts = [
+        {"categories": ["Drama", "Sci-Fi"]}, {"category": "Drama"}, {"genre": "War|Drama", "title": None},
+        {"genres": [["War"], None]}, {"title": "some"}, {"categories": []},
+    ]  # fmt: skip
+    file.write_text(json.dumps(dict(zip(map(str, items), facts, strict=False))))
+    assert main(["catalogue", "group", str(artifact), str(file)]) == 0
+    wanted = {"Drama": items[:3], "Sci-Fi": items[:1], "War": items[2:4]}
+    assert items_by_group(artifact, 2) == {name: sorted(members) for name, members in wanted.items()}
 
 
 def test_a_name_has_one_spelling(artifact: Path) -> None:

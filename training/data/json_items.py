@@ -10,6 +10,8 @@ from genrec.errors import ArtifactError, InputError
 from training.data.json_object import read_each_once
 from training.data.utf8 import unreadable
 
+# Of an item, the first that it has
+CATEGORY = ("categories", "category", "genres", "genre", "class")
 ACCEPTED = 'JSON {item: {"title": "..."}, ...}'
 
 
@@ -26,7 +28,7 @@ def read_json_items(path: Path) -> pa.Table:
         if not isinstance(facts, dict):
             raise InputError(f"{path}, item {item!r}", f"is {facts!r}", ACCEPTED)
         columns["title"].append(_text(facts.get("title")))
-        columns["category"].append(_text(facts.get("categories")))
+        columns["category"].append(_text(next((facts[name] for name in CATEGORY if name in facts), None)))
         try:
             "".join((item, columns["title"][-1], columns["category"][-1])).encode()
         except UnicodeEncodeError as error:
@@ -35,4 +37,7 @@ def read_json_items(path: Path) -> pa.Table:
 
 
 def _text(value: object) -> str:
+    """Of a list, as several categories are, what is in it with | between, as tables have it."""
+    if isinstance(value, list):
+        return "|".join(filter(None, map(_text, value)))
     return "" if value is None else str(value)
