@@ -90,6 +90,27 @@ def test_windows_cover_every_transition(lengths: list[int], size: int, seed: int
     assert all(i - 1 not in lost or i in offsets[:-1] for i in set(lost) - seen)
 
 
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=8), st.integers(2, 9), st.integers(0, 99))
+def test_what_is_held_out_is_in_no_window(lengths: list[int], size: int, seed: int) -> None:
+    """The others are as if it were not there."""
+    offsets, (one, other) = np.cumsum([0, *lengths]), (np.random.default_rng(seed) for _ in range(2))
+    found = cut_windows(offsets, size, one, offsets[1:] - 2)
+    users = (cut_windows(np.array([start, stop - 2]), size, other) for start, stop in pairwise(offsets))
+    assert found.tolist() == np.concatenate(list(users)).tolist()
+
+
+def test_chance_says_where_a_long_history_is_cut_and_which_batch_comes_first() -> None:
+    draw, cuts, orders = np.random.default_rng(0), set(), set()
+    whole = np.arange(2, 12)
+    for _ in range(100):
+        windows = cut_windows(np.array([0, 30]), 5, draw)
+        assert len(set(map(tuple, windows.tolist()))) == len(windows)
+        cuts.add(int(windows[1, 1]))
+        each_alone = batches(np.stack((np.zeros_like(whole), whole), 1), 1, draw)
+        orders.add(tuple(int(group[0, 1]) for group in each_alone))
+    assert cuts == {25, 26, 27, 28, 29} and len(orders) > 90
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 99))
 def test_batches_hold_each_window_once(lengths: list[int], items: int, seed: int) -> None:
