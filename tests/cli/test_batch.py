@@ -16,18 +16,23 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from build.catalogue import remove_items
 from cli import batch_files
 from cli.batch import _key
 from cli.batch_answers import patiently
-from cli.main import main
+from cli.main import main, parser
 from clients.errors import Overloaded, Unreachable
 from clients.recommender import Recommender
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import choose_ports
+from deploy.switch import switch
 from ensembles.local import LocalRecommender, request
 from export.hstu_delta import export_delta
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import ITEMS, KEYS, load_keys
 from genrec.errors import ArtifactError
+from genrec.manifest import NAME
 from tests.ensembles.known_users import with_known_users
 from tests.oracles.hstu_further import changed_further
 from training.data.histories import Histories
@@ -100,13 +105,14 @@ def test_a_ranking_reads_all_that_is_known_of_a_user(
 
 
 def test_items_are_spelled_as_in_the_source_and_wishes_count(
-    shop: Path, items: list[int], tmp_path: Path
+    shop: Path, items: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     artifact, out = shutil.copytree(shop, tmp_path / "artifact"), tmp_path / "lists.parquet"
     keys = [f"sku {item}, red" for item in items[:-1]] + [None]
     pq.write_table(pa.table({"item_id": items, "key": keys}, schema=KEYS), artifact / ITEMS)
     only = ",".join(f'"{keys[place]}"' for place in (3, 5))
     assert batch(artifact, out, "--only", only, *WIDTH) == 0
+    assert "4 lists of fewer than 10 items" in capsys.readouterr().err
     table = pq.read_table(out)
     assert len(table) == 8 and set(table["item"].to_pylist()) == {keys[3], keys[5]}
     assert set(table["item_id"].to_pylist()) == {items[3], items[5]}
@@ -153,7 +159,7 @@ def test_a_run_that_ended_is_gone_on_with(
     ended = shutil.copytree(f"{out}.parts", tmp_path / "ended")
     assert batch(shop, out, *WIDTH) == 0
     error = capsys.readouterr().err
-    assert "goes on behind 3 users" in error and "1 user in " in error
+    assert "goes on behind 3 users" in error and "1 user in " in error and "fewer" not in error
     check(rows_of(out), rows_of(whole))
     for other in (["--top-k", "9", *WIDTH], ["--beam-width", "31"], ["--exclude-history", *WIDTH]):
         shutil.copytree(ended, f"{out}.parts")
@@ -174,6 +180,28 @@ def test_lists_of_a_ranker_are_not_gone_on_with_by_another(tiny_hstu: Path, tmp_
     before = ranked(), found()
     assert export_delta(artifact) is not None
     assert ranked() != before[0] and found() == before[1]
+
+
+def test_a_run_goes_on_only_where_all_is_the_same(shop: Path, tmp_path: Path) -> None:
+    artifact = shutil.copytree(shop, tmp_path / "artifact")
+
+    def key(*more: str, wishes: dict[str, Any] | None = None, users: int = 4) -> str:
+        asked = parser().parse_args(["batch", str(artifact), "--out", "lists.csv", *more])
+        return _key(asked, wishes or {}, users)
+
+    found = [
+        key(),
+        key(wishes={"exclude_history": True}),
+        key(users=5),
+        key("--top-k", "9"),
+        key("--beam-width", "9"),
+    ]
+    found += [key("--ensemble", "recommend_draft"), key("--url", "a:1")]
+    assert key() == found[0] and key("--url", "b:1") == found[-1], "a server may be back at another address"
+    switch(artifact, remove_items(artifact, Catalogue.load(artifact / CATALOGUE).item_ids[:1]))
+    found.append(key())
+    (artifact / NAME).write_text((artifact / NAME).read_text() + "\n")
+    assert len({*found, key()}) == 9
 
 
 def test_two_runs_do_not_write_one_file(
