@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from cli.cascade import lines
 from cli.demo import facts_of, overlap
+from cli.evaluating import _as_json
 from cli.show import answer_lines, ranking_lines
 from clients.cascade import CascadeAnswer
 from clients.rank_wire import PreInference, Ranking
@@ -62,6 +65,11 @@ def test_of_cascades_every_stage_has_its_median_and_its_tail() -> None:
         ["failed: away", "50"],
     ]
     assert there == "33 of 101 rankings found KV of their user"
+
+
+def test_a_figure_of_nobody_is_null_for_machines() -> None:
+    said = _as_json({"GAUC": math.nan, "users": [0, 1.5, -math.inf]})
+    assert json.loads(said, parse_constant=pytest.fail) == {"GAUC": None, "users": [0, 1.5, None]}
 
 
 def test_figures_of_the_demo_are_counted_against_the_catalogue(tmp_path: Path) -> None:
