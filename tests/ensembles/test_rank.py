@@ -185,7 +185,11 @@ def test_candidates_are_answered_once_and_unknown_ones_are_left_out(
 ) -> None:
     (answer,) = local.rank([(items[:3], [items[30], 1, items[31], items[30], -5])], 10)
     report = check(answer, by_torch(items[:3], items[30:32]), 10)
-    assert report.left_out == 3
+    assert (report.left_out, report.dropped, report.cut) == (3, 0, 0)
+    (answer,) = local.rank([([-5, *items[:20], 1], items[30:32])], 10)
+    start = window_start(20, 16)
+    report = check(answer, by_torch(items[start:20], items[30:32]), 10)
+    assert (report.left_out, report.dropped, report.cut) == (0, 2, start)
 
 
 def test_without_a_history_popularity_or_the_given_scores_decide(
