@@ -211,6 +211,25 @@ def test_what_is_read_or_refused_can_leave_again(twin: Path, start: Start) -> No
     assert pool.usage()["bytes"] == 0  # at once, as nobody holds it
 
 
+@pytest.mark.parametrize("name", ["generate", "prefill_draft"])
+def test_the_queue_counts_what_will_be_computed(
+    twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else who comes again is refused where a queue is long, as if all of his prompt were new."""
+    with starting(name, tmp_path) as start:
+        step, _ = start(twin, "twin")
+        submit, counted = step._scheduler.submit, list[int]()
+        monkeypatch.setattr(
+            step._scheduler,
+            "submit",
+            lambda item, tokens, when: counted.append(tokens) or submit(item, tokens, when),
+        )
+        for _ in range(2):
+            step.run([prompt(twin, 6, 7)])
+        first, again = (tokens - step._behind for tokens in counted)
+        assert first == prompt(twin, 6, 7)["tokens"].size and again == first - 6 * 3
+
+
 def test_a_queue_that_refuses_lets_go_of_what_was_found(
     twin: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
