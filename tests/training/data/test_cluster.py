@@ -1,21 +1,36 @@
-"""What a Ray cluster of this machine reads, sorts and cuts, beside what one process does."""
+"""What a Ray cluster of this machine, or what stands for it, reads, sorts and cuts, beside what one process does."""
 
 from __future__ import annotations
 
 import random
 import socket
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from genrec.errors import InputError
+from tests.training.data.ray_stand_in import modules
+from tests.training.data.test_data_at_scale import in_small_blocks
 from tests.training.shops import shop
 from training.stages import prepare
 
-pytest.importorskip("ray.data", reason="Ray is not installed: pip install -e '.[ray]'")
-
 FILES = 3
+
+
+@pytest.fixture(autouse=True)
+def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The real one where it is installed."""
+    if find_spec("ray"):
+        yield
+        return
+    for name, module in modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    yield
+    sys.modules.pop("training.data.cluster", None)
 
 
 def rows_of(user: str, item: str) -> list[tuple[str, str, int]]:
@@ -50,6 +65,7 @@ def test_a_cluster_makes_the_same_rows(
 ) -> None:
     from training.data import cluster
 
+    in_small_blocks(monkeypatch)
     monkeypatch.setattr(cluster, "PARTITION_ROWS", 100)
     rows, items = rows_of(user, item), [item.format(n) for n in range(1, 29)]
     shown, described = shop(tmp_path, rows, items, suffix)
@@ -61,6 +77,33 @@ def test_a_cluster_makes_the_same_rows(
         wanted, found = (pq.read_table(tmp_path / way / name) for way in ("alone", "together"))
         assert found.to_pylist() == wanted.to_pylist() and len(wanted) > 20, name
     assert not (tmp_path / "together" / ".data").exists()
+
+
+@pytest.mark.parametrize("bad", [None, 47])
+def test_ratings_are_kept_or_the_first_row_without_one_is_named(
+    tmp_path: Path, bad: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The 47th is line 9 of the second of three files."""
+    in_small_blocks(monkeypatch)
+    draw = random.Random(2)
+    rows = [
+        [draw.randint(1, 9), draw.randint(1, 9), draw.randint(0, 20), draw.randint(1, 5)] for _ in range(120)
+    ]
+    lines = [
+        ",".join(map(str, row[:3] if n == bad else row)) + ("," if n == bad else "")
+        for n, row in enumerate(rows)
+    ]
+    (tmp_path / "parts").mkdir()
+    for name, some in {"all": lines, **{f"parts/{n}": lines[40 * n : 40 * n + 40] for n in range(3)}}.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(["user,item,time,rating", *some]) + "\n")
+    (tmp_path / "items.csv").write_text("item,title\n1,one\n")
+    alone = prepare(tmp_path / "alone", interactions=tmp_path / "all.csv", items=tmp_path / "items.csv")
+    shown = {"interactions": tmp_path / "parts", "items": tmp_path / "items.csv", "cluster": "local"}
+    together = prepare(tmp_path / "together", **shown)
+    wanted, found = (pq.read_table(tmp_path / way / "histories.parquet") for way in ("alone", "together"))
+    assert found.to_pylist() == wanted.to_pylist() and ("ratings" in found.column_names) == (bad is None)
+    place = f"{tmp_path / 'parts' / '1.csv'} line 9"
+    assert together == [note.replace(f"{tmp_path / 'all.csv'} line 49", place) for note in alone]
 
 
 def test_an_address_where_nobody_listens_is_an_error(tmp_path: Path) -> None:
