@@ -15,7 +15,7 @@ import numpy as np
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import scratch_in
-from genrec.manifest import record
+from genrec.manifest import making, record, recorded
 from genrec.rank.deltas import FILE, FOLDER, FORMAT, ROWS, STAGE, VALUES, VERSION, Arrays, folder_of
 from genrec.rank.hstu import CONFIG, EXPORTED, FEATURES, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import CODES_OF_ITEMS, OF_RATINGS, HstuWeights, load_weights, with_next
@@ -45,6 +45,7 @@ def export_delta(artifact: Path) -> Written | None:
 
     Raises InputError where there is no export to change, ArtifactError naming what does not fit it.
     """
+    exported = recorded(artifact, f"onnx/{EXPORTED}")
     base, path = _served(artifact), artifact / "model" / WEIGHTS
     now = mapped_tensors(path)
     _check(artifact, base, now)
@@ -62,7 +63,7 @@ def export_delta(artifact: Path) -> Written | None:
     if not tensors:
         return None
     number = base.delta + 1
-    size = _write(artifact, number, base.name, tensors, {"rows": rows, "whole": whole})
+    size = _write(artifact, number, base.name, tensors, {"rows": rows, "whole": whole}, exported)
     return Written(number, rows, whole, size, path.stat().st_size)
 
 
@@ -113,8 +114,10 @@ def _plain(config: HstuConfig) -> dict[str, Any]:
     return dict(json.loads(json.dumps(asdict(config))))
 
 
-def _write(artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[str, object]) -> int:
-    """Returns the bytes of the tensors' file."""
+def _write(
+    artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[str, object], exported: str | None
+) -> int:
+    """Returns the bytes of the tensors' file. Raises ArtifactError where another export is there than was `exported`."""
     (artifact / FOLDER).mkdir(exist_ok=True)
     with scratch_in(artifact / FOLDER) as scratch:
         folder = scratch / str(number)
@@ -122,9 +125,13 @@ def _write(artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[
         write_tensors(folder / FILE, tensors, {"format": FORMAT, "version": VERSION})
         size = (folder / FILE).stat().st_size
         record(folder, STAGE, base, [folder / FILE], {"number": number, "bytes": size, **facts})
-        try:
-            folder.rename(folder_of(artifact, number))
-        except OSError as error:  # another process was faster
-            problem = f"cannot be put in place: {error.strerror}"
-            raise ArtifactError(folder_of(artifact, number), problem) from error
+        with making(artifact, "export"):  # which removes deltas
+            if recorded(artifact, f"onnx/{EXPORTED}") != exported:
+                problem = "was made anew by another process meanwhile; run this again"
+                raise ArtifactError(artifact / "onnx" / EXPORTED, problem)
+            try:
+                folder.rename(folder_of(artifact, number))
+            except OSError as error:  # another process was faster
+                problem = f"cannot be put in place: {error.strerror}"
+                raise ArtifactError(folder_of(artifact, number), problem) from error
     return size

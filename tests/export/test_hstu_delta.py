@@ -26,6 +26,7 @@ from genrec.rank.hstu import CONFIG, EXPORTED, FEATURES, RANK_GRAPH, WEIGHTS, Hs
 from genrec.rank.hstu_weights import load_weights
 from genrec.settings import Settings
 from genrec.steps.followed_deltas import FollowedDeltas
+from genrec.tensor_file import read_plain_metadata
 from tests.oracles.hstu_further import changed_further
 from tests.serving.processes import until
 
@@ -104,6 +105,27 @@ def test_of_two_at_once_one_says_that_it_came_too_late(
     with pytest.raises(ArtifactError, match=r"deltas/1: cannot be put in place: Directory not empty"):
         export_delta(artifact)
     assert [path.name for path in (artifact / deltas.FOLDER).iterdir()] == ["1"]
+    assert_is_the_model(artifact, 1)
+
+
+def test_of_an_export_that_another_has_replaced_meanwhile_it_is_none(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one removes deltas; what came behind it would be in the way of all that are to its own weights."""
+    changed_further(artifact, 1)
+
+    def record_behind_an_export(*given: Any) -> None:
+        manifest.record(*given)
+        path = artifact / "onnx" / EXPORTED
+        save_file(load_file(artifact / "model" / WEIGHTS), path, read_plain_metadata(path))
+        manifest.record(artifact, "export", "anew", (artifact / "onnx").iterdir(), {})
+
+    monkeypatch.setattr(hstu_delta, "record", record_behind_an_export)
+    with pytest.raises(ArtifactError, match=f"{EXPORTED}: was made anew by another process meanwhile"):
+        export_delta(artifact)
+    monkeypatch.undo()
+    changed_further(artifact, 2)
+    assert export_delta(artifact)
     assert_is_the_model(artifact, 1)
 
 
