@@ -24,13 +24,17 @@ def fill(settings: Settings) -> int:
     free. Of several nodes, those that the pool's is to hold. Returns how many were computed.
 
     Raises ArtifactError where a file of the artifact is not as it was made: a server that runs would believe what other
-    engines computed. So it does where the pool was made for engines of another size.
+    engines computed. So it does where the pool was made for engines of another size, or keeps no items.
     """
+    pool = Pool(settings.pool) if settings.pool else None
+    if pool and not pool.lost and not len(pool.items_memory):
+        why = "nothing ranks, an HSTU ranker does, or --pool-item-mb is 0"
+        raise ArtifactError(settings.pool, f"has no room for items, as its server keeps none: {why}")
     verify(settings.artifact)
     config = load_config(settings.artifact)
     items = DistinctItems.load(folder_of(settings.artifact, read_current(settings.artifact).version), config)
     executor = load_rank_executors(settings, config)[0]
-    row_bytes = Pool(settings.pool).item_row_bytes if settings.pool else 0
+    row_bytes = pool.item_row_bytes if pool else 0
     if row_bytes not in (0, executor.items.bytes):
         problem = f"has rows of {row_bytes} bytes, and an item of these engines takes {executor.items.bytes}"
         raise ArtifactError(settings.pool, f"{problem}: start its server again")

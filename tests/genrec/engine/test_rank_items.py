@@ -50,6 +50,13 @@ class Bench:
         return reuse
 
 
+def test_a_pool_that_keeps_no_items_is_not_filled(tmp_path: Path) -> None:
+    """As of an HSTU ranker, of which there is no ranker to train first either."""
+    Pool.create(tmp_path / "pool", 1 << 16, 0, 0)
+    with pytest.raises(ArtifactError, match="has no room for items, as its server keeps none"):
+        fill(Settings(tmp_path, tmp_path / "arena", pool=tmp_path / "pool"))
+
+
 def test_rows_of_another_size_are_neither_read_nor_written(tiny_ranker: Path, tmp_path: Path) -> None:
     """As after `genrec build` with another precision, beside a server that has the pool of the old one."""
     bench = Bench(tiny_ranker, tmp_path, wider=2)
