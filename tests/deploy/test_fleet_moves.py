@@ -80,6 +80,22 @@ def test_who_goes_away_while_the_old_servers_give_their_last_answers_undoes_it(
     assert weights == {"a1": 100, "b1": 0}
 
 
+@pytest.mark.parametrize(("share", "place", "over"), [(100, "a1", OLD), (0, "b1", NEW)])
+def test_servers_end_behind_their_last_answers(
+    fleet: Fleet, ended: list[Path], monkeypatch: pytest.MonkeyPatch, share: int, place: str, over: Path
+) -> None:
+    """Those of a rollout that is undone too."""
+    asked: list[tuple[list[str], list[Path]]] = []  # of whom, and who had ended by then
+
+    def busy(places: tuple[str, ...]) -> int:
+        asked.append(([*places], [*ended]))
+        return 3 - len(asked)
+
+    monkeypatch.setattr(fleet.router, "busy", busy)
+    fleet.move(NEW, share)
+    assert asked == [([place], [])] * 3 and ended == [over]
+
+
 def state(fleet: Fleet) -> dict[str, object]:
     found: dict[str, object] = json.loads((fleet.router.folder / STATE).read_text())
     return found
