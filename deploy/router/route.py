@@ -102,18 +102,22 @@ def rollout(old: Path, new: Path, share: int, tell: Callable[[str], None]) -> st
 
     Raises InputError when no router of this machine serves `old`, RolloutFailed with the router's message.
     """
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(folder_of(old.resolve()) / CONTROL))
-        asked = {"old": str(old.resolve()), "new": str(new.resolve()), "share": share}
-        connection.sendall(json.dumps(asked).encode() + b"\n")
-        with connection.makefile("r") as lines:
-            for line in lines:
-                ((kind, text),) = json.loads(line).items()
-                if kind == "done":
-                    return str(text)
-                if kind == "error":
-                    raise RolloutFailed(text)
-                tell(text)
+    asked = {"old": str(old.resolve()), "new": str(new.resolve()), "share": share}
+    folder = folder_of(old.resolve())
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(folder / CONTROL))
+            connection.sendall(json.dumps(asked).encode() + b"\n")
+            with connection.makefile("r") as lines:
+                for line in lines:
+                    ((kind, text),) = json.loads(line).items()
+                    if kind == "done":
+                        return str(text)
+                    if kind == "error":
+                        raise RolloutFailed(text)
+                    tell(text)
+    except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError) as error:
+        raise RolloutFailed(f"{old}: its router has just begun, or is ending") from error
     raise RolloutFailed(f"{old}: its router has ended")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -121,6 +122,31 @@ def test_a_rollout_that_fails_says_why(last: bytes, says: str) -> None:
     finally:
         leftovers.remove(prefix)
     assert told == ["starting"]
+
+
+@pytest.mark.parametrize("heard", ["not yet", "no more", "never"])
+def test_a_router_that_starts_or_ends_is_said_to_do_so(heard: str) -> None:
+    """Ending its servers takes it seconds. Its socket is there still, and who waits there is not heard any more."""
+    prefix = leftovers.own_prefix()
+    folder = leftovers.SHM / f"{prefix}{FOLDER}"
+    folder.mkdir(mode=0o700)
+    (folder / STATE).write_text(json.dumps({"serving": str(SERVED)}))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            with socket.socket(socket.AF_UNIX) as listening:
+                if heard != "not yet":
+                    listening.bind(str(folder / CONTROL))
+                if heard == "never":
+                    listening.listen()
+                    waits = pool.submit(rollout, SERVED, Path("/new"), 100, str)
+                    with listening.accept()[0] as connection:
+                        select.select([connection], [], [])
+            if heard != "never":
+                waits = pool.submit(rollout, SERVED, Path("/new"), 100, str)
+            said = str(waits.exception())
+        assert said == "/served: its router has just begun, or is ending"
+    finally:
+        leftovers.remove(prefix)
 
 
 def test_several_nodes_are_not_put_behind_one_router(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
