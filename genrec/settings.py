@@ -85,7 +85,7 @@ class Settings:
         "", "where users' KV goes that the pool may drop, for those who come again; empty: no KV is written to disk",
         form=FOLDER,
     )  # fmt: skip
-    pool_disk_mb: int = _chosen(1024, "of users' KV in that folder, of all processes together", 1)
+    pool_disk_mb: int = _chosen(1024, "of users' KV in that folder, of all processes of a server", 1)
     pool_fill: str = _chosen(
         "idle", "when items' KV is computed before anybody asks: never, or while no ranking runs",
         one_of=POOL_FILLS,
