@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -144,6 +144,9 @@ class Fleet:
                 for place, server in zip(generation.places, generation.servers, strict=True):
                     self.router.fill(place, server.ports)
                 self._weigh(dict.fromkeys(generation.places, share))
+        if not (self.router.folder / STATE).exists():  # its folder was removed, and made anew
+            with suppress(OSError):  # a full /dev/shm
+                self._write_state()
 
     def _start(self, artifact: Path, tell: Tell) -> Generation:
         """Servers that answer, in the places that are free, with no users yet; all of them or none."""

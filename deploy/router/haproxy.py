@@ -38,6 +38,7 @@ class Router:
     """A running HAProxy. Only the thread that started it may outlive it."""
 
     ports: Ports  # those of the metrics: HAProxy's own
+    config: str
     folder: Path
     process: subprocess.Popen[bytes]
     started: float  # on the monotonic clock
@@ -101,6 +102,9 @@ class Router:
         if time.monotonic() < self.started + SETTLED_S:
             raise RouterError(f"haproxy: ended with {self.process.returncode}: {self.log()}")
         log.warning("haproxy ended with %d; it is started again", self.process.returncode)
+        # systemd-logind removes it all when its user logs out (RemoveIPC)
+        if not (self.folder / CONFIG).exists():
+            _lay_out(self.folder, self.config)
         self.process, self.started = _start(self.folder), time.monotonic()
         _wait(self)
         return True
@@ -113,8 +117,10 @@ class Router:
         return False
 
     def log(self) -> str:
-        """The end of what it wrote."""
-        return (self.folder / "log").read_text(errors="replace")[-500:]
+        """The end of what it wrote, as far as that is there."""
+        with suppress(OSError):
+            return (self.folder / "log").read_text(errors="replace")[-500:]
+        return ""
 
 
 @contextmanager
@@ -128,12 +134,11 @@ def running_router(
     binary = _binary()
     prefix = leftovers.own_prefix()
     folder = leftovers.SHM / f"{prefix}{FOLDER}"
-    folder.mkdir(mode=0o700)
+    config = render(places, servers, limits, ports, folder / "admin")
     try:
-        config = folder / CONFIG
-        config.write_text(render(places, servers, limits, ports, folder / "admin"))
-        _check(binary, config)
-        router = Router(ports, folder, _start(folder), time.monotonic())
+        _lay_out(folder, config)
+        _check(binary, folder / CONFIG)
+        router = Router(ports, config, folder, _start(folder), time.monotonic())
         try:
             _wait(router)
             yield router
@@ -141,6 +146,11 @@ def running_router(
             tritonserver.end(router.process, grace_s=2)
     finally:
         leftovers.remove(prefix)
+
+
+def _lay_out(folder: Path, config: str) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / CONFIG).write_text(config)
 
 
 def _binary() -> str:

@@ -54,22 +54,29 @@ def route(
 
 def obey(fleet: Fleet) -> None:
     """Do what callers ask, one after the other, for as long as router and servers are there."""
-    with socket.socket(socket.AF_UNIX) as listening:
-        # It takes its name once it listens: nobody is refused.
-        unheard = fleet.router.folder / f"{CONTROL}.partial"
-        listening.bind(str(unheard))
-        listening.listen()
-        unheard.rename(fleet.router.folder / CONTROL)
-        listening.settimeout(LOOK_S)
-        while True:
-            fleet.check()
-            try:
-                connection, _ = listening.accept()
-            except TimeoutError:
-                continue
-            with connection:
-                connection.settimeout(LOOK_S)
-                _answer(fleet, connection)
+    while True:
+        fleet.check()
+        with socket.socket(socket.AF_UNIX) as listening:
+            _hear(fleet, listening)
+
+
+def _hear(fleet: Fleet, listening: socket.socket) -> None:
+    """The same, until the socket's name is gone: the router's folder may be removed, and made anew."""
+    # It takes its name once it listens: nobody is refused.
+    name, unheard = fleet.router.folder / CONTROL, fleet.router.folder / f"{CONTROL}.partial"
+    listening.bind(str(unheard))
+    listening.listen()
+    unheard.rename(name)
+    listening.settimeout(LOOK_S)
+    while name.exists():
+        fleet.check()
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            continue
+        with connection:
+            connection.settimeout(LOOK_S)
+            _answer(fleet, connection)
 
 
 def _answer(fleet: Fleet, connection: socket.socket) -> None:

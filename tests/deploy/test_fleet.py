@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get ins
 
 
 def end_for_good(router: Router) -> None:
-    (router.folder / CONFIG).unlink()  # or it would be started again
+    (router.folder / CONFIG).write_text("none")  # or it would be started again
     router.process.kill()
     router.process.wait()
 
@@ -85,6 +85,17 @@ def test_a_router_is_started_again_though_nothing_can_be_written_of_it(fleet: Fl
             told = fleet.router.ask(f"show servers state {backend}").splitlines()
             (state,) = (line.split() for line in told if f" {place} " in line)
             assert (state[7], state[18]) == (str(weight), str(port))
+
+
+def test_a_router_whose_files_in_dev_shm_were_removed_is_started_again(fleet: Fleet) -> None:
+    """As by systemd-logind when its user logs out: its servers start again too, and nobody would be before them."""
+    first = fleet.router.process
+    until(lambda: time.monotonic() > fleet.router.started + SETTLED_S)
+    shutil.rmtree(fleet.router.folder)
+    fleet.check()
+    assert fleet.router.process is not first and fleet.router.process.poll() is None
+    assert json.loads((fleet.router.folder / STATE).read_text())["serving"] == str(OLD)
+    assert fleet.router.folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended: list[Path]) -> None:

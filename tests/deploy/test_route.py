@@ -79,6 +79,14 @@ def test_of_two_rollouts_at_once_the_second_does_not_replace_what_the_first_has_
         assert fleet.serving.artifact == Path("/new")
 
 
+def test_a_fleet_hears_again_where_its_socket_was_removed() -> None:
+    """As by systemd-logind when its user logs out."""
+    with obeying() as fleet:
+        (fleet.router.folder / CONTROL).unlink()
+        until((fleet.router.folder / CONTROL).exists)
+        assert rollout(SERVED, Path("/new"), 100, str) == "/new serves"
+
+
 def test_whatever_is_wrong_with_a_rollout_the_fleet_goes_on() -> None:
     with obeying() as fleet:
         for asked in (b"[" * 100_000, b'{"old": "/served", "new": "/new", "share": 1e999}'):
