@@ -10,6 +10,8 @@ EXACT = 2.0**53  # from here on not every whole number is a float64
 
 def spelled(values: pa.Array) -> pa.Array:
     """Floats[n] as text, whole ones as whole numbers are spelled, NaN as null: pyarrow writes 4e+12 of a barcode."""
+    if pa.types.is_float16(values.type):  # which has no kernels
+        values = values.cast(pa.float32())
     values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     whole = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), EXACT))
     numbers = pc.if_else(whole, values, pa.scalar(None, values.type)).cast(pa.int64())
