@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from cli.show import items_of
 from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import CATALOGUE, folder_of, read_current
+from genrec.catalogue.versions import BASE, CATALOGUE, folder_of, of_another_catalogue, read_current
 from genrec.errors import InputError
+from genrec.manifest import Digests
 from training.data.histories import Histories
 
 FOUND = 12  # titles shown for what was typed
@@ -30,6 +31,7 @@ class Shelf:
         """Raises ArtifactError."""
         self._artifact = artifact
         self._versions: dict[int, Catalogue] = {}
+        self._digest = Digests()
         self._texts: tuple[Catalogue, pa.Array] | None = (
             None  # of the catalogue whose titles were last wanted
         )
@@ -50,7 +52,7 @@ class Shelf:
     @property
     def groups(self) -> list[str]:
         """Names of some groups of the version that is served now."""
-        folder = folder_of(self._artifact, read_current(self._artifact).version)
+        folder = folder_of(self._artifact, self._served)
         return list(Groups.load(folder, len(self._current)).names[:GROUPS_SHOWN])
 
     def item(self, item_id: int, version: int | None = None) -> dict[str, Any]:
@@ -111,7 +113,15 @@ class Shelf:
 
     @property
     def _current(self) -> Catalogue:
-        return self._catalogue(read_current(self._artifact).version)
+        return self._catalogue(self._served)
+
+    @property
+    def _served(self) -> int:
+        """The current version; servers refuse one of a catalogue that was, and serve the one before."""
+        for version in read_current(self._artifact).newest_first:
+            if not of_another_catalogue(self._artifact, version, self._digest):
+                return version
+        return BASE
 
     def _titles(self, catalogue: Catalogue) -> pa.Array:
         if self._texts is None or self._texts[0] is not catalogue:

@@ -140,12 +140,14 @@ def locked(artifact: Path) -> Iterator[None]:
         yield
 
 
-def of_another_catalogue(artifact: Path, version: int) -> bool:
+def of_another_catalogue(
+    artifact: Path, version: int, digest: Callable[[Path], str] = manifest.digest_file
+) -> bool:
     """Whether a version says that it was made beside another `catalogue.parquet`, as before `genrec data` made a new
-    one: it is never served again. Raises ArtifactError.
+    one: it is never served again. `digest` is a sha256. Raises ArtifactError.
     """
     made = manifest.read(folder_of(artifact, version)).get(MADE)
-    return version != BASE and made is not None and made["key"] != manifest.digest_file(artifact / CATALOGUE)
+    return version != BASE and made is not None and made["key"] != digest(artifact / CATALOGUE)
 
 
 def check_files(artifact: Path, version: int) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from build.catalogue import add_items
 from cli.web.shelf import Shelf
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import point, read_current
+from tests.oracles.twin import twin_artifact
 
 
 def test_items_that_a_swap_brings_are_found(shop: Path, items: list[int], tmp_path: Path) -> None:
@@ -20,3 +23,18 @@ def test_items_that_a_swap_brings_are_found(shop: Path, items: list[int], tmp_pa
     assert shelf.search("brand") == [{"id": str(max(items) + 1), "title": "Brand new"}]
     point(artifact, read_current(artifact).back())
     assert shelf.search("brand") == []
+
+
+def test_titles_of_a_catalogue_that_was_are_not_found(tmp_path: Path) -> None:
+    """`genrec data` has made another since: servers refuse the versions of then, whose ids may be other items now."""
+    artifact, new = twin_artifact(tmp_path / "artifact", (7, 6, 5), 60), tmp_path / "new.csv"
+    was = Catalogue.load(artifact / CATALOGUE)
+    new.write_text(f"item,title,like\n{was.item_ids.max() + 1},Brand new,{was.item_ids[0]}\n")
+    point(artifact, read_current(artifact).to(add_items(artifact, new)))
+    shelf = Shelf(artifact)
+    assert len(shelf.search("brand")) == 1 and shelf.items == 61
+    Catalogue(was.item_ids, was.codes, ["Other"] * 60, was.popularity, was.codebook_sizes).save(
+        artifact / CATALOGUE
+    )
+    shelf = Shelf(artifact)
+    assert shelf.search("brand") == [] and shelf.search("other") and shelf.items == 60
