@@ -250,7 +250,7 @@ def test_a_step_lasts_until_the_next_begins() -> None:
         raw("generate", 20, 30, "2", "e"), raw("compute", 25, 29, "2c", "2"),  # answers long after it was freed
         raw("lookup", 80, 90, "3", "e"), raw("compute", 81, 89, "3c", "3"),
     ]  # fmt: skip
-    whole = way_of(reversed(spans), -10, 110)
+    whole = way_of(reversed(spans), -10, 130)
     check_nested(whole)
     (chain,) = whole.parts[1].parts
     assert [(step.name, step.start, step.end) for step in chain.parts] == [
