@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.options import add_artifact, add_retrieve, at_least
 from cli.rank import reads
-from genrec.settings import MAX_DEADLINE_MS
+from genrec.settings import MAX_DEADLINE_MS, MOST_VALUES
 
 if TYPE_CHECKING:
     from clients.cascade import CascadeAnswer
@@ -42,7 +42,8 @@ def run(a: argparse.Namespace) -> None:
     from genrec.progress import counting
     from training.data.histories import Histories
 
-    users = Histories.load(a.artifact / "histories.parquet").sample(a.users, a.seed).cut(1)
+    users = Histories.load(a.artifact / "histories.parquet").sample(a.users, a.seed)
+    users = users.newest(MOST_VALUES).cut(1)  # in this order: times are of as many
     answers = []
     with (
         Recommender(a.url, a.protocol) as recommender,

@@ -28,6 +28,7 @@ from genrec.catalogue.versions import folder_of
 from genrec.engine.instructions import engine_of
 from genrec.manifest import digest_file, is_good, record, stage_key
 from genrec.progress import counting
+from genrec.settings import MOST_VALUES
 from perf.kit.counters import Triton
 from perf.kit.endpoints import Endpoint
 from perf.quality.quality import measure, table
@@ -94,7 +95,7 @@ def show(artifact: Path, server: RunningServer) -> dict[str, Any]:
     """Ask for some users over gRPC and HTTP, then for many in a row; print titles and times."""
     histories = Histories.load(artifact / "histories.parquet")
     users = np.linspace(0, len(histories) - 1, USERS + 2).astype(int)[1:-1]
-    rows = histories.cut(1).rows()
+    rows = [row[-MOST_VALUES:] for row in histories.cut(1).rows()]
     top_k = min(TOP_K, len(Catalogue.load(artifact / CATALOGUE, titles=False)))
     with Recommender(server.grpc_url) as grpc, Recommender(server.http_url, "http") as http:
         for user in users:

@@ -25,6 +25,7 @@ from genrec.catalogue.typed import split_keys
 from genrec.catalogue.versions import catalogue_id, folder_of
 from genrec.errors import GenrecError, InputError
 from genrec.rank.kinds import EVENT_INPUTS
+from genrec.settings import MOST_VALUES
 from genrec.steps.known_features import KnownFeatures
 from genrec.steps.known_users import KnownUsers
 from genrec.words import counted
@@ -36,8 +37,8 @@ NEWEST = 5  # items of a history whose titles are shown
 
 
 def user_of(artifact: Path, user: str) -> Histories:
-    """A user's whole history alone, with its times where the data set has them; named by his id, or as the source
-    spells him. Raises InputError.
+    """A user's history alone, as much of it as a request may have, with its times where the data set has them; named
+    by his id, or as the source spells him. Raises InputError.
     """
     path = artifact / "histories.parquet"
     histories = Histories.load(path, times=True)
@@ -47,7 +48,7 @@ def user_of(artifact: Path, user: str) -> Histories:
     if not len(found):
         limit = f"one of {counted(len(histories), 'user')}, e.g. {names[0] or histories.user_ids[0]}"
         raise InputError("user", f"{user} is not in the data", limit)
-    return histories.of(found[:1])
+    return histories.of(found[:1]).newest(MOST_VALUES)
 
 
 def known_of(artifact: Path, user: int) -> dict[str, list[int]]:

@@ -17,6 +17,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import BASE, CATALOGUE, folder_of, of_another_catalogue, read_current
 from genrec.errors import InputError
 from genrec.manifest import Digests
+from genrec.settings import MOST_VALUES
 from training.data.histories import Histories
 
 FOUND = 12  # titles shown for what was typed
@@ -100,10 +101,10 @@ class Shelf:
         found = np.flatnonzero(ids == int(user))
         if not len(found):
             raise InputError("user", f"{user} is not in the data", limit)
-        first, last = self._histories.offsets[found[0] : found[0] + 2]
+        items = self._histories.of(found).newest(MOST_VALUES).items
         return {
             "user": str(ids[found[0]]),
-            "history": [self.item(item) for item in self._histories.items[first:last]],
+            "history": [self.item(item) for item in items],
         }
 
     def _catalogue(self, version: int) -> Catalogue:

@@ -14,14 +14,15 @@ from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular
 from genrec.models.prompt import prompt_of
+from genrec.settings import MOST_VALUES
 
 Histories = list[NDArray[np.int64]]
 Seconds = NDArray[np.float64]
 
 
 def histories(artifact: Path, count: int, seed: int = 0) -> Histories:
-    """Up to `count` histories of different users, shuffled: whole, without the last item, which is the test
-    item.
+    """Up to `count` histories of different users, shuffled: as much as a request may have, without the last item, which
+    is the test item.
 
     Without histories.parquet, `count` histories of random catalogue items, as long as the model reads.
     Raises InputError, ArtifactError.
@@ -37,7 +38,7 @@ def histories(artifact: Path, count: int, seed: int = 0) -> Histories:
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(path, f"not readable: {error}") from error
     rows = draw.permutation(len(column))
-    found = (np.array(column[int(row)].as_py()[:-1], np.int64) for row in rows)
+    found = (np.array(column[int(row)].as_py()[:-1][-MOST_VALUES:], np.int64) for row in rows)
     kept = [history for history, _ in zip((h for h in found if len(h)), range(count), strict=False)]
     if not kept:
         raise ArtifactError(path, "no history of two items or more")

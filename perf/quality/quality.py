@@ -16,6 +16,7 @@ from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.errors import GenrecError, InputError
+from genrec.settings import MOST_VALUES
 from perf.kit import report
 from training.data.histories import Histories
 from training.generator.evaluate import PAD, Recommender, evaluate, popularity_baseline, transition_baseline
@@ -36,7 +37,8 @@ def served_recommender(local: LocalRecommender) -> Recommender:
                 "beam_width", f"is {width}", f"{asked} or more: the best {asked} items are measured"
             )
         ranking = np.full((len(histories), k), PAD)
-        for line, answer in zip(ranking, local.recommend(histories, asked, remove_seen), strict=True):
+        newest = [history[-MOST_VALUES:] for history in histories]  # as of a user whom a server knows
+        for line, answer in zip(ranking, local.recommend(newest, asked, remove_seen), strict=True):
             if isinstance(answer, GenrecError):
                 raise answer
             line[: answer["item_ids"].shape[1]] = answer["item_ids"][0]

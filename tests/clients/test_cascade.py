@@ -30,6 +30,7 @@ from clients.ranker import Ranker
 from clients.recommender import Recommender
 from clients.trigger import UNSENT, Trigger
 from deploy.launcher import RunningServer
+from genrec.settings import MOST_VALUES
 from tests.serving.processes import until
 from tests.serving.servers import brief_server
 from training.data.histories import Histories
@@ -271,11 +272,15 @@ class TestServed:
     def test_the_command_says_where_time_went(
         self, served: RunningServer, tiny_ranker: Path, items: list[int], tmp_path: Path, capsys: Any
     ) -> None:
-        """Times of the data set, which a ranker over the generator refuses, are left out. As many are found as may."""
-        rows = np.concatenate([items[n : n + 6] for n in range(9)])
-        histories = Histories(np.arange(9), rows, np.arange(10) * 6, np.arange(54))
+        """Times of the data set, which a ranker over the generator refuses, are left out. As many are found as may.
+
+        The last user did more than a request may have.
+        """
+        rows = [*(np.array(items[n : n + 6]) for n in range(6)), np.resize(items[:50], MOST_VALUES + 9)]
+        offsets = np.cumsum([0, *map(len, rows)])
+        histories = Histories(np.arange(7), np.concatenate(rows), offsets, np.arange(offsets[-1]))
         artifact = shutil.copytree(tiny_ranker, tmp_path / "own")
-        histories.save(artifact / "histories.parquet", [str(n) for n in range(9)])
+        histories.save(artifact / "histories.parquet", [str(n) for n in range(7)])
         asked = ["--url", served.grpc_url, "--users", "7"]
         assert main.main(["cascade", str(artifact), *asked]) == 0
         said = capsys.readouterr().out.splitlines()

@@ -67,6 +67,16 @@ class Histories:
             kept[at:stop], at = block[keep], stop
         return kept
 
+    def newest(self, most: int) -> Histories:
+        """Histories of at most their `most` newest items."""
+        first = np.maximum(self.offsets[:-1], self.offsets[1:] - most)
+        if (first == self.offsets[:-1]).all():
+            return self
+        keep = np.arange(len(self.items)) >= np.repeat(first, self.lengths)
+        offsets = np.concatenate(([0], np.cumsum(self.offsets[1:] - first)))
+        times = None if self.times is None else self.times[keep]
+        return Histories(self.user_ids, self.items[keep], offsets, times)
+
     def nth_last(self, n: int) -> np.ndarray:
         """The n-th newest item of every user (1 = the test item): int64[U]."""
         return self.items[self.offsets[1:] - n]
