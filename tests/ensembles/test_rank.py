@@ -209,6 +209,21 @@ def test_without_a_history_popularity_or_the_given_scores_decide(
     assert isinstance(answer, dict) and answer["item_ids"][0].tolist() == [asked[1], asked[2]]
 
 
+def test_given_scores_stay_with_their_candidates_and_equal_ones_go_by_id(
+    local: LocalRecommender, items: list[int]
+) -> None:
+    """Beside others that are unknown, or named before: the first score counts."""
+    one, two, three, four = items[30:34]
+    tensors = request([], 9)
+    del tensors["exclude_history"]
+    tensors["candidates"] = np.array([[1, two, one, two, -5, three, four]])
+    tensors["candidate_scores"] = np.array([[9, 2, 1, 8, 9, 3, 2]], np.float32)
+    (answer,) = local.runtime.run([tensors])
+    assert isinstance(answer, dict)
+    assert answer["item_ids"][0].tolist() == [three, *sorted((two, four)), one]
+    assert answer["scores"][0].tolist() == [3, 2, 2, 1] and report_of(answer).left_out == 3
+
+
 def test_scores_as_large_as_numbers_are_stay_numbers(tiny_ranker: Path, tmp_path: Path) -> None:
     artifact = shutil.copytree(tiny_ranker, tmp_path / "artifact")
     RankerConfig(True, "all", 3, 2.0).save(artifact / "model" / OPTIONS)
