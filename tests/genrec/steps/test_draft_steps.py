@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ensembles.local import LocalRecommender, request
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
 from genrec.errors import ArtifactError, DeadlineExceeded, GenrecError, InputError
@@ -56,10 +57,13 @@ def test_a_batch_answers_like_one_by_one_and_errors_stay_with_their_request(arti
     requests[3] = request([], 4)
     requests[5] = request(catalogue.item_ids[:3], 10)
     requests[8] = request([-1, 2**62, 5], 2)
+    before = [metrics.DRAFT_BEAMS.value(verdict=verdict) for verdict in ("valid", "lost")]
     with local(artifact, 9, verify) as narrow:
         batch = narrow.runtime.run(requests)
         singly = [narrow.runtime.run([r])[0] for r in requests]
         candidates, lost = narrow.runtime.drafted
+    counted = [metrics.DRAFT_BEAMS.value(verdict=verdict) for verdict in ("valid", "lost")]
+    assert np.subtract(counted, before).tolist() == [candidates - lost, lost]
     for one, together in zip(singly, batch, strict=True):
         if isinstance(one, GenrecError):
             assert str(one) == str(together)

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ensembles.local import LocalRecommender, request
+from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.load import load_catalogue
+from genrec.catalogue.semantic_id import pack
 from genrec.errors import GenrecError, InputError
 from genrec.nn.checkpoint import load_generator
 from tests.oracles.twin import score_every_item, twin_artifact
@@ -111,6 +113,19 @@ def test_nothing_stays_in_the_arena(chain):
 
     for recommender in (wide, narrow):
         assert Arena(recommender.settings.arena).usage() == {"free": 16, "held": 0, "idle": 0, "done": 0}
+
+
+def test_semantic_ids_of_no_item_are_counted_and_not_answered(world):
+    catalogue, _, _, narrow = world
+    ids = pack(catalogue.codes, catalogue.codebook_sizes)
+    valid, invalid = np.unique(ids)[:2], np.setdiff1d(np.arange(ids.max() + 4), ids)[:3]
+    asked = {"paths": np.concatenate((invalid, valid))[None], "scores": np.float32([[0, 0, 0, -1, -2]])}
+    before = [metrics.SEMANTIC_IDS.value(verdict=verdict) for verdict in ("valid", "invalid")]
+    more = {"ticket": np.array([[9, 3, 0, 0, 0, 0]]), "excluded": np.array([[-1]], np.int32)}
+    (answer,) = narrow.runtime._steps["validity_lookup"].run([asked | more])
+    counted = [metrics.SEMANTIC_IDS.value(verdict=verdict) for verdict in ("valid", "invalid")]
+    assert np.subtract(counted, before).tolist() == [2, 3] and answer["report"][0, 4] == 2
+    assert sorted(answer["item_ids"][0]) == sorted(catalogue.item_ids[np.isin(ids, valid)])
 
 
 WRONG = {
