@@ -80,8 +80,12 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
     with made_aside(folder) as partial, unchanged(files):
         _export_all(writer, model_folder, names, partial)
-        if (numbers := model_folder / FEATURES).is_file():  # they are of these weights
-            shutil.copy(numbers, partial)
+        for of_weights in (
+            OPTIONS,
+            FEATURES,
+        ):  # as servers of these weights read them, whatever is trained anew
+            if (model_folder / of_weights).is_file():
+                shutil.copy(model_folder / of_weights, partial)
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:

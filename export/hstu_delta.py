@@ -117,7 +117,7 @@ def _plain(config: HstuConfig) -> dict[str, Any]:
 def _write(
     artifact: Path, number: int, base: str, tensors: Arrays, facts: dict[str, object], exported: str | None
 ) -> int:
-    """Returns the bytes of the tensors' file. Raises ArtifactError where another export is there than was `exported`."""
+    """The bytes of the tensors' file. Raises ArtifactError where another export is there than was `exported`."""
     (artifact / FOLDER).mkdir(exist_ok=True)
     with scratch_in(artifact / FOLDER) as scratch:
         folder = scratch / str(number)

@@ -64,10 +64,10 @@ def _types(kv_type: str) -> dict[str, str]:
 
 def _longest(artifact: Path) -> int:
     """Tokens of the longest prompt, or of a ranking's longest history between a candidate and what stands for it."""
-    config, path = load_config(artifact), artifact / "model" / OPTIONS
-    if not path.exists():
+    config = load_config(artifact)
+    if not (artifact / "model" / OPTIONS).exists():
         return config.max_prompt
-    options = RankerConfig.load(path)
+    options = RankerConfig.of(artifact, "openvino")
     return max(config.max_prompt, options.longest_history(config) + 2 * options.item_tokens)
 
 

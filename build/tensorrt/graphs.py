@@ -15,7 +15,7 @@ from build.tensorrt.served_onnx import served
 from build.tensorrt.typed_onnx import typed
 from genrec.models.config import ModelConfig
 from genrec.rank.head import FILE_NAME, TABLE
-from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.rank.options import RankerConfig
 
 DRAFT = "prefill_draft"
 BY_PLUGIN: Collection[str] = ("XAttention", NODE)  # nodes of which each must become a plugin layer
@@ -33,7 +33,7 @@ def plan_graph(artifact: Path, name: str, kind: str, config: ModelConfig) -> Mod
     if name != RANK:
         return served(typed(load(folder / f"{name}.onnx"), kind), name, config)
     items, split = (typed(load(folder / f"{each}.onnx"), kind) for each in ("rank_prefill", "rank_split"))
-    options = RankerConfig.load(artifact / "model" / OPTIONS)
+    options = RankerConfig.of(artifact, "tensorrt")
     return score_candidates(items, split, load_file(folder / FILE_NAME)[TABLE], config, options)
 
 

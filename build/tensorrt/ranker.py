@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from genrec.rank.head import has_ranker
-from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.rank.options import RankerConfig
 
 RANK = "score_candidates"  # the plan
 SERVED = "whose user's KV is the generator's (shared), of semantic IDs (history codes), in order split"
@@ -18,7 +18,7 @@ def plan_ranker(artifact: Path) -> RankerConfig | None:
     """
     if not has_ranker(artifact):
         return None
-    options = RankerConfig.load(artifact / "model" / OPTIONS)
+    options = RankerConfig.of(artifact, "tensorrt")
     fits = options.shared and options.history == "codes" and "split" in options.orders
     return options if fits else None
 

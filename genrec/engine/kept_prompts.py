@@ -31,7 +31,7 @@ from genrec.pool.pool import Pool
 from genrec.pool.rehearsal import borrowed
 from genrec.pool.users import UserEntry
 from genrec.rank.kinds import DISCRIMINANT, ranker_of
-from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.rank.options import RankerConfig
 from genrec.settings import Settings
 from genrec.target import target_of
 
@@ -191,5 +191,5 @@ def _ranked(settings: Settings) -> bool:
     """Whether a ranker reads KV of the generator's prompts: it has its layers, and histories are the same tokens."""
     if ranker_of(settings.artifact, settings.ranker) != DISCRIMINANT:
         return False
-    options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+    options = RankerConfig.of(settings.artifact, settings.target)
     return options.shared and options.history == "codes"

@@ -26,7 +26,7 @@ from genrec.rank.choice import policy
 from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.rank.kinds import NO_RANKER, hstu_of, ranker_of
-from genrec.rank.options import OPTIONS, WEIGHTS, RankerConfig
+from genrec.rank.options import WEIGHTS, RankerConfig
 from genrec.settings import Settings
 from genrec.target import ranking_targets, target_of
 
@@ -42,7 +42,7 @@ NO_USERS = ("recompute", "item")  # these read no user's entry
 
 def load_entry_layout(settings: Settings, config: ModelConfig) -> EntryLayout:
     """Where the target's engines put things in entries of the pool."""
-    options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+    options = RankerConfig.of(settings.artifact, settings.target)
     kv_type = load_layout(settings, config).kv_type
     return EntryLayout(config, options.item_tokens, kv_type, options.history_step(config))
 
@@ -88,7 +88,7 @@ def load_rank_executors(
     load = import_module(target.ranker).load_rankers
     streams = load(folder, config, layout.kv_type, settings)
     head = RankerHead.load(settings.artifact / "onnx" / HEAD, config)
-    options, model = RankerConfig.load(settings.artifact / "model" / OPTIONS), kv_model(settings)
+    options, model = RankerConfig.of(settings.artifact, settings.target), kv_model(settings)
     pool, ahead, name = Pool(settings.pool) if settings.pool else None, None, chosen_prefix(settings, options)
     if settings.pool_disk and name in NO_USERS:
         problem = f"is {settings.pool_disk!r}, and rankings by {name} read no user's KV"
@@ -125,7 +125,7 @@ def chosen_prefix(settings: Settings, options: RankerConfig) -> str:
 
 def kv_model(settings: Settings) -> str:
     """Which weights make users' and items' KV: entries of others are not found."""
-    shared = RankerConfig.load(settings.artifact / "model" / OPTIONS).shared
+    shared = RankerConfig.of(settings.artifact, settings.target).shared
     return weights_name(settings, GENERATOR if shared else WEIGHTS)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.models.config import ModelConfig
+from genrec.target import target_of
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
 MOST_CANDIDATES = 512  # of a request
@@ -91,6 +92,16 @@ class RankerConfig:
     def save(self, path: Path) -> None:
         """Write ranker.json."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def of(cls, artifact: Path, target: str) -> RankerConfig:
+        """Of the ranker that a target runs. Raises ArtifactError.
+
+        Where that is what was exported: in `model/` may be one that was trained anew since, in other orders say.
+        """
+        exported = artifact / "onnx" / OPTIONS  # exports of before have none
+        of_export = target_of(target).made_of and exported.exists()
+        return cls.load(exported if of_export else artifact / "model" / OPTIONS)
 
     @classmethod
     def load(cls, path: Path) -> RankerConfig:

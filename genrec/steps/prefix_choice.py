@@ -11,7 +11,7 @@ from genrec.engine.load_ranker import chosen_prefix, kv_model, load_entry_layout
 from genrec.engine.prefix import PrefixChooser
 from genrec.pool.counts import count_pool
 from genrec.pool.pool import Pool
-from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
+from genrec.rank.options import ORDERS, RankerConfig
 from genrec.settings import Settings
 from genrec.steps import EachAlone, Tensors, check_tensor
 from genrec.steps.owner import read_owner
@@ -23,7 +23,7 @@ class PrefixChoice(EachAlone):
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        self._options = RankerConfig.of(settings.artifact, settings.target)
         self._pool = Pool(settings.pool) if settings.pool else None
         name, model = chosen_prefix(settings, self._options), kv_model(settings)
         self._chooser = PrefixChooser(name, load_entry_layout(settings, self._config), model, self._pool)

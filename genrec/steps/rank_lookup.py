@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from genrec.artifact import load_config
 from genrec.errors import InputError
 from genrec.rank.kinds import hstu_of
-from genrec.rank.options import OPTIONS, ORDERS, RankerConfig
+from genrec.rank.options import ORDERS, RankerConfig
 from genrec.report import MODEL, POPULARITY, RankReport
 from genrec.settings import Settings
 from genrec.steps import EachAlone, Tensors, check_tensor
@@ -30,7 +30,7 @@ class RankLookup(EachAlone):
         if hstu := hstu_of(settings.artifact, settings.ranker):
             self._longest, self._weight = hstu.longest, 0.0
         else:
-            options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+            options = RankerConfig.of(settings.artifact, settings.target)
             self._longest = options.longest_history(load_config(settings.artifact))
             self._weight = options.generator_weight
 

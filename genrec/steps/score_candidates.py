@@ -17,7 +17,7 @@ from genrec.nodes.mooncake import TRAILER
 from genrec.nodes.node_share import NodeShare
 from genrec.pool.owner import Owner
 from genrec.rank.item_tokens import DistinctItems
-from genrec.rank.options import MOST_CANDIDATES, OPTIONS, ORDERS, USUAL_CANDIDATES, RankerConfig
+from genrec.rank.options import MOST_CANDIDATES, ORDERS, USUAL_CANDIDATES, RankerConfig
 from genrec.schedule.items_ahead import ItemsAhead
 from genrec.schedule.relay import PARTS, PATIENCE
 from genrec.schedule.shard import Shard
@@ -34,7 +34,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact)
-        self._options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        self._options = RankerConfig.of(settings.artifact, settings.target)
         self._longest = self._options.longest_history(self._config)
         self._store = _item_store(settings, self._options)
         executors = load_rank_executors(settings, self._config, self._store)

@@ -20,7 +20,7 @@ from genrec.models.config import ModelConfig
 from genrec.models.prompt import Start, window_start
 from genrec.rank.item_tokens import item_tokens
 from genrec.rank.kinds import EVENT_INPUTS
-from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.rank.options import RankerConfig
 from genrec.settings import Settings
 from genrec.steps import Tensors, check_tensor
 from genrec.steps.known_users import KnownUsers
@@ -46,7 +46,7 @@ class PrefixReader:
         """Raises ArtifactError."""
         self._artifact = settings.artifact
         self.generator = load_config(settings.artifact)
-        self.options = RankerConfig.load(settings.artifact / "model" / OPTIONS)
+        self.options = RankerConfig.of(settings.artifact, settings.target)
         self.users = KnownUsers(settings.artifact)
         self.loaded = Versioned(settings, step, self._load)
 

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,9 @@ from genrec.errors import ArtifactError
 from genrec.manifest import outdated, read, record
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
 from genrec.rank.hstu import CONFIG, HstuConfig
+from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.settings import Settings
+from genrec.steps.rank_lookup import RankLookup
 from tests.oracles.hstu_further import changed_further
 
 
@@ -67,3 +71,18 @@ def test_an_hstu_ranker_that_no_delta_can_become_is_told_of(
     replace(HstuConfig.load(path), tasks=(3,)).save(path)
     record(copied, "hstu", "anew", [path], {})
     assert f"is of an earlier model/{CONFIG}: `genrec export`" in outdated(copied)
+
+
+def test_a_ranker_is_served_in_the_orders_that_were_exported(
+    tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is trained anew for others answered with graphs of before in its own orders, when a server came back."""
+    artifact = Path(shutil.copytree(tiny_ranker, tmp_path / "artifact"))
+    monkeypatch.setattr(writer, "_export_all", lambda *_: None)
+    writer.export_generator(artifact / "model", artifact / "onnx")
+    was = RankerConfig.load(artifact / "model" / OPTIONS)
+    (anew := replace(was, order="item", generator_weight=7.0)).save(artifact / "model" / OPTIONS)
+    assert RankerConfig.of(artifact, "openvino") == RankerConfig.of(artifact, "tensorrt") == was
+    assert RankerConfig.of(artifact, "cuda") == anew, "whose weights are those of model/"
+    lookup = RankLookup(Settings(artifact, tmp_path / "arena"))
+    assert lookup._together(np.zeros(1, np.float32), np.ones(1, np.float32)) == was.generator_weight
