@@ -108,6 +108,16 @@ def test_looks_that_fail_count_as_failed_probes(
         assert (running.restarts, running.error) == (restarts, None)
 
 
+def test_looks_that_fail_now_and_then_start_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_AGAIN_S", 0.0)
+    sometimes = [*[NotImplementedError()] * (FAILED_PROBES - 1), *[None] * 10]
+    with supervised(launch(tmp_path), found := 2 * sometimes) as running:
+        until(lambda: not found or running.error)
+        assert (running.restarts, running.error) == (0, None)
+
+
 @pytest.mark.parametrize("models", [frozenset(), frozenset({"decode"})], ids=["server", "model"])
 def test_a_manifest_that_cannot_be_read_is_waited_for_by_a_restart(
     tmp_path: Path, models: frozenset[str]

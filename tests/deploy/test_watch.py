@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 
@@ -15,9 +18,11 @@ import pytest
 
 from deploy import tritonserver, watch
 from deploy.launch import Launch
+from deploy.ports import Ports
 from deploy.watch import ANSWERS_LATER, FAILED_PROBES, HAVE_PASSES, READS_REQUESTS, Trouble, Watch
 from ensembles.served import served
 from genrec import leftovers
+from genrec.errors import ArtifactError
 from genrec.steps import STEPS
 from genrec.steps.later import AnswersLater
 from tests.deploy.launches import launch
@@ -93,6 +98,102 @@ def test_a_server_whose_files_in_dev_shm_were_removed_starts_again(session: int,
     leftovers.remove(about.prefix)
     trouble = looks.processes()
     assert trouble and "were removed" in trouble.told and not trouble.models
+
+
+@pytest.mark.parametrize(
+    ("session", "alone"),
+    [((WAITS, "generate"), False), ((WAITS, "encode_history"), False), ((WAITS, "beam_search"), True)],
+    indirect=["session"],
+)
+def test_who_takes_requests_along_takes_the_server_along(session: int, about: Launch, alone: bool) -> None:
+    looks = Watch(about, session)
+    ((dead, model),) = looks.models.items()
+    os.kill(dead, signal.SIGKILL)
+    until(lambda: tritonserver.living_stubs(session) not in ([], [dead]))
+    trouble = looks.processes()
+    assert trouble and trouble.models == ({model} if alone else set())
+
+
+class Asked:
+    """A server that says how many requests it has answered, and fails when it is asked; `meanwhile` it may answer."""
+
+    def __init__(self, http: ThreadingHTTPServer) -> None:
+        self.ports = Ports(http.server_port, http.server_port, http.server_port)
+        self.items: list[int] = []  # that it was asked about
+        self.answered, self.meanwhile = 7, 0
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            said = f'nv_inference_request_success{{model="recommend",version="1"}} {server.answered}\n'
+            self.wfile.write(said.encode())
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            server.items += body["inputs"][0]["data"]
+            server.answered += server.meanwhile
+            self.send_error(500)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http, ThreadPoolExecutor(1) as pool:
+        server = Asked(http)
+        pool.submit(http.serve_forever)
+        yield server
+        http.shutdown()
+
+
+def asking(about: Launch, asked: Asked) -> Launch:
+    return replace(about, ports=asked.ports, ensembles=("recommend",), models={"recommend": frozenset()})
+
+
+def test_probes_that_fail_count_while_nobody_is_answered(about: Launch, asked: Asked) -> None:
+    """Who answers others at that very moment is under load, and what failed before is forgotten."""
+    looks = Watch(asking(about, asked), os.getpid())
+    for meanwhile in (0, 1, 0):
+        asked.meanwhile = meanwhile
+        assert not any(looks.silence() for _ in range(FAILED_PROBES - 1))
+    assert len(asked.items) == 3 * (FAILED_PROBES - 1), "one who answers nobody is asked each time"
+    assert looks.silence() == Trouble(f"{FAILED_PROBES} probes failed")
+
+
+def test_who_answers_is_not_asked(about: Launch, asked: Asked) -> None:
+    looks = Watch(asking(about, asked), os.getpid())
+    asked.answered += 1
+    assert looks.silence() is None and not asked.items
+
+
+def test_while_no_item_can_be_read_the_last_one_is_asked_about(about: Launch, asked: Asked) -> None:
+    """It is no failed look either: three of these start the server again."""
+    known = iter([3])
+
+    def item() -> int:
+        if (found := next(known, None)) is None:
+            raise ArtifactError("catalogue.parquet", "cannot be read")
+        return found
+
+    looks = Watch(replace(asking(about, asked), item=item), os.getpid())
+    assert looks.silence() is None and asked.items == [3]
+
+
+def test_who_goes_on_after_a_stop_is_asked_again(
+    session: int, about: Launch, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "STOPPED_S", 600.0)
+    monkeypatch.setattr(watch, "PROBE_TIMEOUT_S", 601.0)
+    looks = Watch(asking(about, asked), session)
+    ((stopped, _),) = looks.models.items()
+    os.kill(stopped, signal.SIGSTOP)
+    until(lambda: tritonserver.state_of(stopped) == "T")
+    assert looks.processes() is None and looks.silence() is None and not asked.items
+    os.kill(stopped, signal.SIGCONT)
+    until(lambda: tritonserver.state_of(stopped) != "T")
+    assert looks.processes() is None and looks.silence() is None and asked.items
 
 
 def test_a_server_that_hangs_is_seen_after_a_stopped_process_was_replaced(
