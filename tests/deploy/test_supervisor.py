@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from deploy import server_log, supervisor, tritonserver
-from deploy.launch import Launch, LaunchError
-from deploy.supervisor import Supervisor
+from deploy.launch import Launch, LaunchError, NoRoom
+from deploy.supervisor import FAILED_STARTS, Supervisor
 from deploy.watch import FAILED_PROBES, Trouble, Watch
 from genrec.errors import ArtifactError
 from tests.deploy.launches import launch
@@ -132,6 +132,25 @@ def test_a_manifest_that_cannot_be_read_is_waited_for_by_a_restart(
         first = running.pid
         until(lambda: running.restarts or running.error)
         assert running.error is None and running.pid not in (0, first)
+
+
+@pytest.mark.parametrize("error", [NoRoom("/dev/shm", "needs much", "little"), ValueError("a bug")])
+def test_a_restart_is_tried_again_as_long_as_what_is_wrong_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(supervisor, "LONGEST_PAUSE_S", 0.01)
+    starts: list[Exception | None] = []
+
+    def prepare() -> None:
+        starts.append(error if 0 < len(starts) <= FAILED_STARTS + 1 else None)
+        if starts[-1]:
+            raise error
+
+    with supervised(replace(launch(tmp_path), prepare=prepare), [Trouble("it has died")]) as running:
+        until(lambda: running.restarts or running.error)
+        said = running.restarts, running.error, len(starts)
+    passes = isinstance(error, NoRoom)
+    assert said == ((1, None, FAILED_STARTS + 3) if passes else (0, error, FAILED_STARTS + 1))
 
 
 def test_a_full_disk_does_not_restart_a_server_that_answers(tmp_path: Path) -> None:
