@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from build.cuda.engines import build_engines
 from genrec import manifest, progress
 from genrec.errors import ArtifactError
+from tests.serving.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = """
@@ -126,6 +128,24 @@ def test_histories_that_nobody_can_look_at_are_not_left_out(tmp_path: Path) -> N
         with pytest.raises(ArtifactError, match=r"histories\.parquet: cannot be read"):
             manifest.verify(tmp_path)
         histories.unlink()
+
+
+def test_a_change_is_seen_though_size_and_time_of_modification_are_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who damages a file, or unpacks another in its place, may set that time; not the time of the change itself."""
+    monkeypatch.setattr(manifest, "SETTLED_NS", -1)  # the file is new
+    path, digests = tmp_path / "file", manifest.Digests()
+    path.write_bytes(b"one")
+    before, at = digests(path), path.stat()
+
+    def changed() -> bool:
+        path.write_bytes(b"two")
+        os.utime(path, ns=(at.st_atime_ns, at.st_mtime_ns))
+        return path.stat().st_ctime_ns > at.st_ctime_ns
+
+    until(changed)  # not in the same tick of the clock
+    assert digests(path) != before
 
 
 def test_one_process_at_a_time_makes_a_stage_and_a_killed_one_is_not_at_it(tmp_path: Path) -> None:

@@ -113,6 +113,16 @@ def test_a_child_ends_with_its_parent_not_with_the_thread_that_started_it() -> N
     until(lambda: started(child) != born)
 
 
+def test_who_has_ended_does_not_live_though_nobody_has_looked() -> None:
+    """What he held, as places in a pool, is not his any more: his parent may never look."""
+    with subprocess.Popen(["/bin/sleep", "600"]) as child:
+        since = started(child.pid)
+        assert since and lives(child.pid, since)
+        child.kill()
+        until(lambda: state_of(child.pid) == "Z")
+        assert started(child.pid) == 0 and not lives(child.pid, since)
+
+
 def test_who_cannot_be_looked_at_may_live() -> None:
     """A process without a descriptor left cannot read /proc, and must not take the others' places for free."""
     me, since = os.getpid(), started(os.getpid())
