@@ -93,7 +93,7 @@ def test_a_person_with_a_keyboard_gets_recommendations(
         page.keyboard.press("Tab")
         assert focused(page) == field
     page.keyboard.type(f"item {items[0]}")
-    said(page, "1 titles found")
+    said(page, "1 title found")
     assert page.get_attribute("#title", "aria-expanded") == "true"
     assert (
         page.text_content(f"#{page.get_attribute('#title', 'aria-activedescendant')}") == f"item {items[0]}"
@@ -230,11 +230,11 @@ def test_titles_are_text(browser: Any, shop: Path, tmp_path: Path) -> None:
     with page_at(artifact, NOBODY) as address:
         for tab in opened(browser, address):
             tab.fill("#title", "<img")
-            said(tab, "1 titles found")
+            said(tab, "1 title found")
             tab.press("#title", "Enter")
             assert EVIL in tab.text_content("#history")
             tab.fill("#title", str(catalogue.item_ids[7]))  # no title: by its id
-            said(tab, "1 titles found")
+            said(tab, "1 title found")
             tab.press("#title", "Enter")
             assert f"item {catalogue.item_ids[7]}" in tab.text_content("#history")
             assert tab.locator("img").count() == 0 and tab.title() == "genrec: try it"

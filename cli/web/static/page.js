@@ -6,7 +6,8 @@ import { waterfall } from "./waterfall.js";
 const WISHES = ["exclude", "only", "exclude_groups", "only_groups"];
 let history = [];
 let asked = 0; // so that an answer to an earlier request does not overwrite a later one
-let typed = 0;
+let loaded = 0; // likewise of users
+let typed = 0; // and of titles
 let picked = -1;
 
 // --- the history
@@ -29,21 +30,24 @@ function showHistory() {
 }
 
 async function load(user) {
+  const turn = ++loaded;
   forgive();
   try {
     const found = await get(`/api/user?id=${encodeURIComponent(user)}`);
+    if (turn !== loaded) return;
     at("user").value = found.user;
     history = found.history;
     showHistory();
     say(`User ${found.user}: ${counted(history.length, "item")}`);
   } catch (error) {
-    refuse(error);
+    if (turn === loaded) refuse(error);
   }
 }
 
 // --- titles: a combobox, as the ARIA Authoring Practices have it
 
 function closeFound() {
+  typed++; // what is still on its way is no longer wanted
   picked = -1;
   at("found").hidden = true;
   at("title").setAttribute("aria-expanded", "false");
@@ -72,7 +76,7 @@ async function search() {
   at("found").replaceChildren(...(rows.length ? rows : [make("li", "no title has this", { "aria-disabled": "true" })]));
   at("found").hidden = false;
   at("title").setAttribute("aria-expanded", "true");
-  say(found.length ? `${found.length} titles found` : "No title has this");
+  say(found.length ? `${counted(found.length, "title")} found` : "No title has this");
   pick(rows.length ? 0 : -1);
 }
 
@@ -84,7 +88,6 @@ function pick(place) {
 }
 
 function add(item) {
-  typed++; // what is still on its way is no longer wanted
   history.push(item);
   showHistory();
   at("title").value = "";
@@ -96,6 +99,7 @@ at("title").addEventListener("input", search);
 at("title").addEventListener("blur", closeFound);
 at("title").addEventListener("keydown", (event) => {
   const rows = at("found").querySelectorAll("[role=option]");
+  if (event.isComposing) return; // the key is for an input method, as of Japanese
   if (event.key === "Enter") {
     event.preventDefault(); // adds a title, never sends
     if (picked >= 0) add(rows[picked].item);
