@@ -58,7 +58,9 @@ def make_data(
     named = [path for path in (interactions, items, users, source and Path(source)) if path]
     given = [path for path in named if path.is_file()]
     for folder in filter(Path.is_dir, named):
-        given += sorted(path for path in folder.rglob("*") if path.is_file())
+        given += sorted(
+            path for path in folder.rglob("*") if path.is_file() and not _made_in(artifact, path, folder)
+        )
     key = stage_key({"source": source, "form": FORM}, given)
 
     def work() -> dict[str, Any]:
@@ -72,6 +74,13 @@ def make_data(
         return filter(Path.exists, files)
 
     make_stage(artifact, "data", key, work, made)
+
+
+def _made_in(artifact: Path, path: Path, folder: Path) -> bool:
+    """Whether a file of the data set's `folder` is one of the artifact, where that lies in there: it changes with every
+    run, and is none of the data.
+    """
+    return artifact.resolve() in path.resolve().parents and artifact.resolve() != folder.resolve()
 
 
 def make_catalogue(

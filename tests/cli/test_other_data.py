@@ -118,3 +118,23 @@ def test_data_made_anew_while_a_stage_ran(
     assert main(["build", artifact]) == 2
     said = {"tokenise": "is of an earlier histories.parquet", "train": "has other semantic IDs than those"}
     assert said[ended] in capsys.readouterr().err
+
+
+def test_an_artifact_within_the_folder_of_its_data_is_none_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It changes with every run: data would never be good still, nor go on where it was ended."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    for name, file in zip(("interactions", "items"), shop(tmp_path, "x", 20)[1::2], strict=True):
+        Path(file).rename(folder / f"{name}.csv")
+    for said in ("data: done", "data: still good"):
+        make_data(folder / "artifact", str(folder))
+        assert said in capsys.readouterr().out
+    for artifact in (folder / "artifact", folder):  # the second is the folder of its data
+        make_data(artifact, str(folder))
+        with (folder / "interactions.csv").open("a") as file:
+            file.write("u1,x1,99\n")
+        capsys.readouterr()
+        make_data(artifact, str(folder))
+        assert "data: done" in capsys.readouterr().out
