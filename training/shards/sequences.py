@@ -118,7 +118,10 @@ def _ragged(path: Path, name: str, column: pa.Array) -> Ragged:
         raise ArtifactError(path, f"column {name!r} {problem}; accepted: integers or lists of integers")
     lengths = column.value_lengths().to_numpy() if listed else np.ones(len(column), np.int64)
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    return Ragged(values.cast(pa.int64()).to_numpy(), offsets)
+    try:
+        return Ragged(values.cast(pa.int64()).to_numpy(), offsets)
+    except pa.ArrowInvalid as error:  # unsigned ones, which the file has whole
+        raise ArtifactError(path, f"column {name!r}: {error}") from error
 
 
 def _take(ragged: Ragged, order: Int64) -> Ragged:

@@ -89,6 +89,10 @@ def test_a_shard_that_is_damaged_is_named(tmp_path: Path) -> None:
         (pa.array([[1], [None]]), "column 'items' has nulls"),
         (pa.array([[1], None]), "column 'items' has nulls"),
         (pa.array([["a"], ["b"]]), "column 'items' is of type list"),
+        (
+            pa.array([[1], [2**63]], pa.list_(pa.uint64())),
+            "x.parquet: column 'items': Integer value 92.* not in range",
+        ),
     ],
 )
 def test_a_column_of_another_kind_is_refused(tmp_path: Path, column: pa.Array, says: str) -> None:
