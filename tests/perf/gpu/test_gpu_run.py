@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the emulated kernel is not compiled")
 def test_a_dry_run_goes_through_every_part(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "perf.gpu.run", "--dry", "--out", str(tmp_path)],
+        [sys.executable, "-m", "perf.gpu.run", "--dry", "--limit", "3600", "--out", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
