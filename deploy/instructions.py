@@ -18,7 +18,7 @@ def instruction_set(settings: Settings) -> str:
     """The name of the set; of targets without one, the target's. Raises ArtifactError when none of them runs here."""
     if settings.target != DEFAULT:
         return settings.target
-    kv_type = load_layout(settings, load_config(settings.artifact)).kv_type
+    kv_type = load_layout(settings, load_config(settings.artifact, settings.target)).kv_type
     found = chosen(engine_of(settings.artifact, settings.target), kv_type)
     return found.name if found else NODES
 

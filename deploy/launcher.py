@@ -260,7 +260,7 @@ def _ensembles(
 ) -> tuple[Ensemble, ...]:
     """Those wanted, of all that can be served. Raises InputError for a name that is none of them."""
     ranks = ranks_on(target, ranker_of(artifact, ranker))
-    found = served(load_config(artifact).levels, has_draft(artifact), ranks, target)
+    found = served(load_config(artifact, target).levels, has_draft(artifact), ranks, target)
     names = [ensemble.name for ensemble in found]
     if unknown := [name for name in wanted if name not in names]:
         raise InputError("ensembles", f"names {', '.join(unknown)}", f"of this artifact: {', '.join(names)}")

@@ -22,7 +22,7 @@ def prepare(settings: Settings, slots: int, processes: int) -> None:
     the KV arena, and for rankings the pool, sized for the artifact, target and beam width. Raises NoRoom.
     """  # fmt: skip
     assert settings.swap is not None
-    config = load_config(settings.artifact)
+    config = load_config(settings.artifact, settings.target)
     slot_bytes = load_layout(settings, config).slot_bytes
     pool_bytes = file_bytes(*pool_sizes(settings, config)) if settings.pool else 0
     _check_room(slots * slot_bytes, pool_bytes, processes * command.SHM_BYTES)

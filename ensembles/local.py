@@ -125,7 +125,7 @@ class LocalRecommender:
             check_ranker(artifact, pool.get("ranker", "auto"))
         else:
             check_decoder(artifact, decoder)
-        config = load_config(artifact)
+        config = load_config(artifact, target)
         leftovers.remove_of_the_dead()
         self._folder = tempfile.TemporaryDirectory(prefix=leftovers.own_prefix(), dir=leftovers.SHM)
         self.settings = Settings(

@@ -132,6 +132,6 @@ def served_tensorrt(
 
 def ensembles_of(artifact: Path, kv_type: str) -> tuple[Ensemble, ...]:
     """What an artifact's plans of this type serve. Raises ArtifactError."""
-    config = load_config(artifact)
+    config = load_config(artifact, "tensorrt")
     placeholders = load_options(artifact).placeholder_tokens(config) if has_draft(artifact) else None
     return served_tensorrt(config, kv_type, placeholders, plan_ranker(artifact))

@@ -22,7 +22,7 @@ from genrec.cores import usable_cores
 from genrec.files import made_aside
 from genrec.manifest import OF, is_good, making, record, recorded, stage_key, unchanged
 from genrec.models.config import ModelConfig
-from genrec.models.registry import config_of, family_of
+from genrec.models.registry import CONFIG, config_of, family_of
 from genrec.process import end_with_command
 from genrec.progress import ticking
 from genrec.rank.deltas import FOLDER as DELTAS
@@ -80,12 +80,10 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
     with made_aside(folder) as partial, unchanged(files):
         _export_all(writer, model_folder, names, partial)
-        for of_weights in (
-            OPTIONS,
-            FEATURES,
-        ):  # as servers of these weights read them, whatever is trained anew
-            if (model_folder / of_weights).is_file():
-                shutil.copy(model_folder / of_weights, partial)
+        # As these weights are served, whatever is trained anew meanwhile
+        for name in (CONFIG, OPTIONS, FEATURES):
+            if (model_folder / name).is_file():
+                shutil.copy(model_folder / name, partial)
 
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:

@@ -64,7 +64,7 @@ def _types(kv_type: str) -> dict[str, str]:
 
 def _longest(artifact: Path) -> int:
     """Tokens of the longest prompt, or of a ranking's longest history between a candidate and what stands for it."""
-    config = load_config(artifact)
+    config = load_config(artifact, "openvino")
     if not (artifact / "model" / OPTIONS).exists():
         return config.max_prompt
     options = RankerConfig.of(artifact, "openvino")

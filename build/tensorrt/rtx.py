@@ -21,6 +21,7 @@ import onnx
 from build.tensorrt.graphs import plan_graph, plan_names, plugin_layers
 from build.tensorrt.profiles import profile
 from build.tensorrt.ranker import item_tokens
+from genrec.artifact import load_config
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
 from genrec.progress import ticking
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("artifact", type=Path, help="folder with model/ and onnx/")
     parser.add_argument("--kv-type", default="f16", choices=("f32", "f16", "bf16"))
     arguments = parser.parse_args()
-    config = ModelConfig.load(arguments.artifact / "model" / "config.json")
+    config = load_config(arguments.artifact, "tensorrt")
     with tempfile.TemporaryDirectory() as folder:
         for name in plan_names(arguments.artifact, config):
             with ticking(name):

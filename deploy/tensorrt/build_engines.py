@@ -17,9 +17,9 @@ from build.tensorrt.graphs import plan_graph, plan_names, plugin_layers
 from build.tensorrt.profiles import profile
 from build.tensorrt.ranker import SERVED, item_tokens, plan_ranker
 from deploy.tensorrt import manifest, place
+from genrec.artifact import load_config
 from genrec.errors import ArtifactError
 from genrec.files import made_aside
-from genrec.models.config import ModelConfig
 from genrec.rank.head import has_ranker
 
 
@@ -65,7 +65,7 @@ def build(artifact: Path, kv_type: str, beam_width: int) -> Path:
     import tensorrt as trt
 
     where = place.here()
-    config = ModelConfig.load(artifact / "model" / "config.json")
+    config = load_config(artifact, "tensorrt")
     out = artifact / "engines" / "tensorrt"
     if has_ranker(artifact) and not plan_ranker(artifact):
         print(f"no plan ranks: plans run a ranker {SERVED}")

@@ -81,7 +81,7 @@ def prepare(artifact: Path, run_dir: Path, here: manifest.Place, beam_width: int
     if missing := sorted(name for name in wanted if not (plans / f"{name}.plan").is_file()):
         raise ArtifactError(plans / f"{missing[0]}.plan", "is missing; build the engines again")
     repository(ensembles, plans, PYTHON_MODELS, out)
-    return out, memory_pools(load_config(artifact), kv_type, beam_width)
+    return out, memory_pools(load_config(artifact, "tensorrt"), kv_type, beam_width)
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ class ReferenceRuntime(LocalRuntime):
     """The local runtime of a tensorrt ensemble, by its name, on a CPU."""
 
     def __init__(self, artifact: Path, beam_width: int, name: str = "recommend") -> None:
-        self._artifact, self._config = artifact, load_config(artifact)
+        self._artifact, self._config = artifact, load_config(artifact, "tensorrt")
         settings = Settings(artifact, artifact / "no-arena", beam_width, "tensorrt")
         super().__init__({each.name: each for each in ensembles_of(artifact, "f32")}[name], settings)
 
@@ -63,7 +63,10 @@ class ReferenceRuntime(LocalRuntime):
 
 def questions(artifact: Path, name: str, count: int, retrieve: int) -> list[Tensors]:
     """Random ones to an ensemble; `retrieve`: of `recommend_and_rank`. Candidates to be ranked are random items."""
-    items, draw = load_catalogue(artifact, load_config(artifact)).item_ids, np.random.default_rng(0)
+    items, draw = (
+        load_catalogue(artifact, load_config(artifact, "tensorrt")).item_ids,
+        np.random.default_rng(0),
+    )
     asked: list[Tensors] = []
     for _ in range(count):
         one = request(draw.choice(items, int(draw.integers(1, 30))).tolist(), TOP_K)

@@ -31,7 +31,7 @@ def fill(settings: Settings) -> int:
         why = "nothing ranks, an HSTU ranker does, or --pool-item-mb is 0"
         raise ArtifactError(settings.pool, f"has no room for items, as its server keeps none: {why}")
     verify(settings.artifact)
-    config = load_config(settings.artifact)
+    config = load_config(settings.artifact, settings.target)
     items = DistinctItems.load(folder_of(settings.artifact, read_current(settings.artifact).version), config)
     executor = load_rank_executors(settings, config)[0]
     row_bytes = pool.item_row_bytes if pool else 0

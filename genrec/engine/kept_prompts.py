@@ -182,7 +182,7 @@ def are_worth_it(config: ModelConfig, tokens: int) -> bool:
 
 def keeps_prompts(settings: Settings) -> bool:
     """Whether `recommend` and `recommend_draft` have use for a pool where nobody ranks."""
-    target, config = target_of(settings.target), load_config(settings.artifact)
+    target, config = target_of(settings.target), load_config(settings.artifact, settings.target)
     reads = bool(target.engine) and not target.executor
     return reads and settings.pool_user_mb > 0 and are_worth_it(config, config.max_prompt)
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from genrec.artifact import configuration
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.models.config import ModelConfig
-from genrec.target import target_of
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
 MOST_CANDIDATES = 512  # of a request
@@ -95,13 +95,8 @@ class RankerConfig:
 
     @classmethod
     def of(cls, artifact: Path, target: str) -> RankerConfig:
-        """Of the ranker that a target runs. Raises ArtifactError.
-
-        Where that is what was exported: in `model/` may be one that was trained anew since, in other orders say.
-        """
-        exported = artifact / "onnx" / OPTIONS  # exports of before have none
-        of_export = target_of(target).made_of and exported.exists()
-        return cls.load(exported if of_export else artifact / "model" / OPTIONS)
+        """Of the ranker that a target runs. Raises ArtifactError."""
+        return cls.load(configuration(artifact, target, OPTIONS))
 
     @classmethod
     def load(cls, path: Path) -> RankerConfig:

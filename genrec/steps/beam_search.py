@@ -29,7 +29,7 @@ class BeamSearch(EachAlone):
     """kv, ticket, excluded and, after the first level, the beams so far -> the beams of the next level."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._indices = Versioned(settings, "beam_search", partial(load_validity, config=self._config))
         self.close = self._indices.close
         self._layout = load_layout(settings, self._config)

@@ -23,7 +23,7 @@ class BeamSearchOfLogits(BeamSearch):
     """logits float32 [1, W, T], ticket, excluded and, after the first level, the beams so far -> the next beams."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._indices = Versioned(settings, "beam_search", partial(load_validity, config=self._config))
         self.close = self._indices.close
         self._width = settings.beam_width

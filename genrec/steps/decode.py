@@ -24,7 +24,7 @@ class Decode(EachAlone):
     """kv, ticket, codes, parents, level -> kv, once the next level's logits are there."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._engine = load_engine(settings, self._config)
         self._arena = Arena(settings.arena)
         self._width = settings.beam_width

@@ -30,7 +30,7 @@ class DraftBeam(EachAlone):
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._drafter = load_drafter(settings.artifact, self._config)
         self._width, self._mode = settings.beam_width, settings.verify
         self._shape = (1 + self._drafter.placeholders, self._config.hidden_size)

@@ -44,7 +44,7 @@ class EncodeHistory(EachAlone):
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._width = settings.beam_width
         self._shortest = target_of(settings.target).shortest_prompt
         self._users = KnownUsers(settings.artifact)

@@ -30,7 +30,7 @@ class Generate(PromptsLater):
 
     def __init__(self, settings: Settings, wait_s: float = WAIT_S) -> None:
         """`wait_s` is for comparisons. Raises ArtifactError."""
-        config = load_config(settings.artifact)
+        config = load_config(settings.artifact, settings.target)
         self._indices = Versioned(settings, "generate", partial(load_validity, config=config))
         learn_selection(self._indices.of(0), settings.beam_width)
         executors = self._executors = load_executors(settings, config)

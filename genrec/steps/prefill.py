@@ -19,7 +19,7 @@ class Prefill:
     """tokens, ticket -> kv, the handle of what was written."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._engine = load_engine(settings, self._config)
         self._arena = Arena(settings.arena)
         warm_up([(1, spans(self._config)[0])], self._try)

@@ -28,7 +28,7 @@ class PrefillDraft(PromptsLater):
     """
 
     def __init__(self, settings: Settings) -> None:
-        config = load_config(settings.artifact)
+        config = load_config(settings.artifact, settings.target)
         self._engine, kept = load_engine(settings, config), None
         self._placeholders = load_options(settings.artifact).placeholder_tokens(config)
         if settings.pool and self._engine.draft_behind:

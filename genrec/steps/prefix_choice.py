@@ -22,7 +22,7 @@ class PrefixChoice(EachAlone):
     """tokens, ticket, owner, candidates -> plan: the order, and whether the user's and the items' new KV is kept."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._options = RankerConfig.of(settings.artifact, settings.target)
         self._pool = Pool(settings.pool) if settings.pool else None
         name, model = chosen_prefix(settings, self._options), kv_model(settings)

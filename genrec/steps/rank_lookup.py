@@ -31,7 +31,7 @@ class RankLookup(EachAlone):
             self._longest, self._weight = hstu.longest, 0.0
         else:
             options = RankerConfig.of(settings.artifact, settings.target)
-            self._longest = options.longest_history(load_config(settings.artifact))
+            self._longest = options.longest_history(load_config(settings.artifact, settings.target))
             self._weight = options.generator_weight
 
     def answer(self, request: Tensors) -> Tensors:

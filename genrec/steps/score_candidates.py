@@ -33,7 +33,7 @@ class ScoreCandidates(ScoresLater[RankExecutor]):
     """Scores with the discriminant ranker. Model deltas (HSTU only) do not apply."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._options = RankerConfig.of(settings.artifact, settings.target)
         self._longest = self._options.longest_history(self._config)
         self._store = _item_store(settings, self._options)

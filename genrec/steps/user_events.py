@@ -61,7 +61,7 @@ class EventReader:
 
     def __init__(self, settings: Settings, step: str) -> None:
         """`step` is the one that reads. Raises ArtifactError."""
-        self.generator = load_config(settings.artifact)
+        self.generator = load_config(settings.artifact, settings.target)
         self.config = chosen_hstu(settings.artifact, settings.ranker)
         self._users, self._known = KnownUsers(settings.artifact), KnownFeatures(settings.artifact)
         self._also = [name for name in ("times", "ratings") if name not in self.config.kind.refuses]

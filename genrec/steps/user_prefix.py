@@ -45,7 +45,7 @@ class PrefixReader:
     def __init__(self, settings: Settings, step: str) -> None:
         """Raises ArtifactError."""
         self._artifact = settings.artifact
-        self.generator = load_config(settings.artifact)
+        self.generator = load_config(settings.artifact, settings.target)
         self.options = RankerConfig.of(settings.artifact, settings.target)
         self.users = KnownUsers(settings.artifact)
         self.loaded = Versioned(settings, step, self._load)

@@ -38,7 +38,7 @@ class ValidityLookup(EachAlone):
     """paths (whole semantic IDs), scores, ticket, excluded -> item_ids, scores, report."""
 
     def __init__(self, settings: Settings) -> None:
-        self._config = load_config(settings.artifact)
+        self._config = load_config(settings.artifact, settings.target)
         self._loaded = Versioned(settings, "validity_lookup", self._load)
         self.close = self._loaded.close
 

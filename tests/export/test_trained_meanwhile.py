@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from export import generator as writer
+from genrec.artifact import load_config
 from genrec.errors import ArtifactError
 from genrec.manifest import outdated, read, record
 from genrec.nn.checkpoint import WEIGHTS, load_generator, save_generator
@@ -73,15 +74,19 @@ def test_an_hstu_ranker_that_no_delta_can_become_is_told_of(
     assert f"is of an earlier model/{CONFIG}: `genrec export`" in outdated(copied)
 
 
-def test_a_ranker_is_served_in_the_orders_that_were_exported(
+def test_models_are_served_as_they_were_exported(
     tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is trained anew for others answered with graphs of before in its own orders, when a server came back."""
+    """Of one that was trained anew, with other orders or another length, a server that came back took the options."""
     artifact = Path(shutil.copytree(tiny_ranker, tmp_path / "artifact"))
     monkeypatch.setattr(writer, "_export_all", lambda *_: None)
     writer.export_generator(artifact / "model", artifact / "onnx")
     was = RankerConfig.load(artifact / "model" / OPTIONS)
     (anew := replace(was, order="item", generator_weight=7.0)).save(artifact / "model" / OPTIONS)
+    shape = load_config(artifact)
+    replace(shape, max_history=shape.max_history + 1).save(artifact / "model" / "config.json")
+    assert load_config(artifact, "openvino") == load_config(artifact, "tensorrt") == shape
+    assert load_config(artifact, "cuda") == load_config(artifact) != shape
     assert RankerConfig.of(artifact, "openvino") == RankerConfig.of(artifact, "tensorrt") == was
     assert RankerConfig.of(artifact, "cuda") == anew, "whose weights are those of model/"
     lookup = RankLookup(Settings(artifact, tmp_path / "arena"))
