@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from cli.chain import make_data
 from cli.main import main
 from genrec.manifest import read
 from training import stages
+from training.data.tables import read_table
 
 RECIPE = {"recipe": "generator", "epochs": 1, "hidden_size": 16, "num_hidden_layers": 1}
 
@@ -138,3 +140,25 @@ def test_an_artifact_within_the_folder_of_its_data_is_none_of_it(
         capsys.readouterr()
         make_data(artifact, str(folder))
         assert "data: done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("items", "items.parquet"), ("users", "users.parquet"), ("items", "catalogue.parquet")],
+)
+def test_a_file_of_mine_is_not_written_over(
+    name: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The artifact has files of these names too, with other columns."""
+    data, own = shop(tmp_path, "x", 20), tmp_path / file
+    described = read_table(Path(data[3]))
+    pq.write_table(described if name == "items" else described.rename_columns(["user", "city"]), own)
+    before, files = own.read_bytes(), sorted(tmp_path.iterdir())
+    given = {"items": data[3], name: str(own)}
+    options = [each for option, path in given.items() for each in (f"--{option}", path)]
+    assert main(["data", str(tmp_path), *data[:2], *options]) == 2
+    said = (
+        f"genrec data: {name}, {own}: has a name that {tmp_path} needs: it would be written over (accepted: "
+    )
+    assert capsys.readouterr().err.startswith(said)
+    assert own.read_bytes() == before and sorted(tmp_path.iterdir()) == files
