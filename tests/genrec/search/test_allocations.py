@@ -105,3 +105,21 @@ def test_a_request_allocates_its_answer_and_no_other_array(alone: Executor) -> N
     answer = 2 * WIDTH * (8 + 4 + 4 + 4)
     found = alone.submit(allocated_by_a_request).result()
     assert 0 <= found - answer < SMALLEST_ARRAY
+
+
+def test_memory_that_is_handed_out_is_nobody_else_s_and_large_enough() -> None:
+    """Compiled code looks at no end of an array: what it writes behind one is in another."""
+    draw, scratch = np.random.default_rng(0), Scratch()
+    for _ in range(50):
+        beams, candidates = (int(each) for each in draw.integers(0, (300, 5000)))
+        scratch.fit(beams, candidates)
+        assert min(len(scratch.starts), len(scratch.families)) > beams
+        assert min(len(scratch.best), len(scratch.all_beams)) >= beams
+        assert min(map(len, (scratch.child, scratch.logit, scratch.weight, scratch.keys))) >= candidates
+        scratch.clear()
+        pieces = [
+            scratch.take((int(n),), np.dtype(kind)) for n in draw.integers(0, 99, 9) for kind in ("f4", "i8")
+        ]
+        for number, piece in enumerate(pieces):
+            piece[:] = number
+        assert all((piece == number).all() for number, piece in enumerate(pieces))
