@@ -48,7 +48,7 @@ def export_artifact(artifact: Path) -> bool:
         for name in ("draft.json", OPTIONS, FEATURES, *(of.kind.config for of in HSTU))
         if (path := model / name).is_file()
     ]
-    weights = [model / "config.json", *options, *sorted(model.glob("*.safetensors"))]
+    weights = [model / CONFIG, *options, *sorted(model.glob("*.safetensors"))]
     # Of one HSTU ranker deltas follow what it learns, but not another shape.
     names = [str(path.relative_to(artifact)) for path in weights if path.name != HSTU_WEIGHTS]
     of = {name: recorded(artifact, name) for name in names}

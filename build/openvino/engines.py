@@ -10,7 +10,7 @@ import openvino
 from build.openvino.causal import QUERIES
 from build.openvino.graphs import LARGE, build_openvino
 from build.openvino.operations import SOURCES, can_be_compiled, libraries
-from genrec.artifact import engines_folder, load_config
+from genrec.artifact import configuration, engines_folder, load_config
 from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
 from genrec.kv.layout import KV_TYPES
@@ -64,10 +64,10 @@ def _types(kv_type: str) -> dict[str, str]:
 
 def _longest(artifact: Path) -> int:
     """Tokens of the longest prompt, or of a ranking's longest history between a candidate and what stands for it."""
-    config = load_config(artifact, "openvino")
-    if not (artifact / "model" / OPTIONS).exists():
+    config, path = load_config(artifact, "openvino"), configuration(artifact, "openvino", OPTIONS)
+    if not path.exists():
         return config.max_prompt
-    options = RankerConfig.of(artifact, "openvino")
+    options = RankerConfig.load(path)
     return max(config.max_prompt, options.longest_history(config) + 2 * options.item_tokens)
 
 

@@ -63,10 +63,8 @@ class ReferenceRuntime(LocalRuntime):
 
 def questions(artifact: Path, name: str, count: int, retrieve: int) -> list[Tensors]:
     """Random ones to an ensemble; `retrieve`: of `recommend_and_rank`. Candidates to be ranked are random items."""
-    items, draw = (
-        load_catalogue(artifact, load_config(artifact, "tensorrt")).item_ids,
-        np.random.default_rng(0),
-    )
+    items = load_catalogue(artifact, load_config(artifact, "tensorrt")).item_ids
+    draw = np.random.default_rng(0)
     asked: list[Tensors] = []
     for _ in range(count):
         one = request(draw.choice(items, int(draw.integers(1, 30))).tolist(), TOP_K)

@@ -73,10 +73,9 @@ def hstu_of(artifact: Path, wanted: str = "auto") -> HstuConfig | None:
         return None
     exported = artifact / "onnx" / of.kind.exported
     with readable(exported, "safetensors file"):
-        said = read_plain_metadata(exported).get("config")
-        told = json.loads(said) if said else None
+        said = json.loads(read_plain_metadata(exported).get("config", "null"))
     # Exports of before do not tell
-    return of.from_json(told, exported) if said else of.load(artifact / "model" / of.kind.config)
+    return of.from_json(said, exported) if said else of.load(artifact / "model" / of.kind.config)
 
 
 def chosen_hstu(artifact: Path, wanted: str = "auto") -> HstuConfig:
