@@ -38,7 +38,7 @@ LONG = replace(
 ITEMS = 20_000
 SHORTEST, EXPONENT = 4, 1.1  # items of a history; the tail of a Pareto distribution
 SHARES = (0.3, 0.5, 0.7, 0.85, 1.0, 1.15)
-IN_FLIGHT = 16
+IN_FLIGHT = 64  # fewer leave a fast machine waiting, and all ways hold the highest share
 
 
 @dataclass(frozen=True)
