@@ -24,7 +24,7 @@ from genrec.search.undecided import Int64
 Array = npt.NDArray[Any]
 
 WORTH = 0.5  # of the beams of a pass: to score more than that first gains little, and costs much in vain
-# Steps of the memory, whatever the distance: where both balance, one request in twenty needs more.
+# Steps of the memory, whatever the distance: where both balance, one pass in twenty needs more.
 FIRST, UP, DOWN = 1.5, 1.2, 0.99
 
 
@@ -68,13 +68,12 @@ def drop_unscored(beams: Beams, undecided: Int64, scored: Int64, scratch: Scratc
     """Beams less those that are neither items nor `scored`, and where the `scored` ones are now."""
     if len(scored) == len(undecided):
         return beams, scored
-    stays, now = scratch.take((len(beams),), scored.dtype), scratch.take(scored.shape, scored.dtype)
-    stays = stays[: _stay(len(beams), undecided, scored, stays, now)]
-    fields = (
-        np.take(each, stays, out=scratch.take(stays.shape, each.dtype), mode="clip")
-        for each in (beams.paths, beams.nodes, beams.scores, beams.parents)
-    )
-    return Beams(*fields), now
+    fields = (beams.paths, beams.nodes, beams.scores, beams.parents)
+    count = len(beams) - len(undecided) + len(scored)
+    stay = tuple([scratch.take((count,), each.dtype) for each in fields])
+    now = scratch.take(scored.shape, scored.dtype)
+    _drop(fields, undecided, scored, stay, now)
+    return Beams(*stay), now
 
 
 class NeededBeams:
@@ -121,10 +120,16 @@ def _choose(scores: Array, places: Array, floor: float, ties: int, out: Array) -
 
 
 @njit(cache=True, nogil=True)
-def _stay(beams: int, undecided: Array, scored: Array, stays: Array, now: Array) -> int:
-    """Places not in `undecided`, or in `scored`, and where these are among them. All ascending; their number."""
+def _drop(
+    fields: tuple[Array, ...], undecided: Array, scored: Array, stay: tuple[Array, ...], now: Array
+) -> None:
+    """Into `stay` of the fields of beams what is not in `undecided`, or is in `scored`; `now`, where that is then.
+
+    All places ascend.
+    """
+    paths, nodes, scores, parents = fields
     n = s = a = 0
-    for b in range(beams):
+    for b in range(len(nodes)):
         open_ = s < len(undecided) and undecided[s] == b
         s += open_
         if a < len(scored) and scored[a] == b:
@@ -132,6 +137,5 @@ def _stay(beams: int, undecided: Array, scored: Array, stays: Array, now: Array)
             a += 1
         elif open_:
             continue
-        stays[n] = b
+        stay[0][n], stay[1][n], stay[2][n], stay[3][n] = paths[b], nodes[b], scores[b], parents[b]
         n += 1
-    return n

@@ -16,6 +16,7 @@ from numba import njit
 
 Array = npt.NDArray[Any]
 REPEATS = 7
+FEW = 256
 _HEAP_IS_FASTER: dict[tuple[int, int], bool] = {}  # of (scores kept, bits of the number of candidates)
 
 
@@ -23,9 +24,9 @@ def threshold(score: Array, n: int, kept: int, keys: Array, histogram: Array) ->
     """The kept-th largest of score float32[n], and how many equal to it are among the kept.
 
     Needs 0 < kept <= n, no NaN, no -0.0; keys uint32[n] and histogram int32[2048] are work space. What `learn` has
-    not measured is counted.
+    not measured is counted, unless it is little: to clear the histogram takes longer then than the whole heap.
     """
-    if _HEAP_IS_FASTER.get((kept, n.bit_length()), False):
+    if _HEAP_IS_FASTER.get((kept, n.bit_length()), n <= FEW):
         floor, ties = by_heap(score, n, kept, keys)
         if ties:
             return floor, ties

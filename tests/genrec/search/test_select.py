@@ -58,6 +58,14 @@ def test_what_was_measured_decides_and_the_answer_is_the_same(
     assert ran[-1] == "by_counting", "also where the heap gave up"
 
 
+def test_little_is_no_work_for_a_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "_HEAP_IS_FASTER", {})
+    score = np.random.default_rng(0).standard_normal(selection.FEW + 1).astype(np.float32)
+    assert threshold(score, len(score), 7, *work(len(score))) == twin(score, 7)
+    monkeypatch.delattr(selection, "by_counting")
+    assert threshold(score, selection.FEW, 7, *work(selection.FEW)) == twin(score[:-1], 7)
+
+
 def test_learning_measures_every_size_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     learnt: dict[tuple[int, int], bool] = {}
     monkeypatch.setattr(selection, "_HEAP_IS_FASTER", learnt)
