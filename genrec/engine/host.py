@@ -103,8 +103,11 @@ class HostExecutor:
             batch.restore(before)
             found = self._complete(level, needed, batch)
             needed = self._check(level, found)
+        most: dict[int, int] = {}  # of the pass: a probe is too small where it is for one of its requests
         for constraint, places in zip(level.constraints, needed, strict=True):
-            self._needed.learn(level.number, constraint.wanted, len(places))
+            most[constraint.wanted] = max(most.get(constraint.wanted, 0), len(places))
+        for wanted, count in most.items():
+            self._needed.learn(level.number, wanted, count)
         metrics.BEAMS.add(sum(scored), kind="scored")
         return found
 

@@ -99,6 +99,19 @@ def test_what_is_scored_is_little_where_the_model_is_sure_and_never_more_than_al
     assert scored <= most * every + (len(sizes) - 1) * 8, scored / every
 
 
+def test_a_pass_of_many_requests_is_seldom_repeated():
+    """Where the probe is too small for one of them all are scored again, so what is remembered is of passes."""
+    draw, sizes = np.random.default_rng(1), (256, 256)
+    codes = np.stack([draw.integers(0, t, 20_000) for t in sizes], axis=1)
+    index = ValidityIndex.build(codes, sizes, np.ones(20_000, np.int64), np.arange(20_000))
+    generator, constraints = generator_of(sizes, 128, 2.0, 0), [Constraint(index, wanted=10)] * 30
+    passes, decode = [], generator._passes.decode
+    generator._passes.decode = lambda given: passes.append(given.level) or decode(given)
+    for _ in range(60):
+        generator.answers(draw.integers(0, 50, (30, 4)), np.full(30, 4), constraints)
+    assert len(passes) <= 1.1 * 60
+
+
 def test_a_beam_that_a_second_pass_scores_again_counts_once():
     """Of the beams that a level started from, so many had to be scored."""
     draw, sizes = np.random.default_rng(0), (8, 8, 8)
@@ -138,7 +151,8 @@ def test_beams_are_chosen_in_their_order_and_the_first_of_equals():
     assert best_of(beams, places, 9, scratch).tolist() == places.tolist()
     kept, now = drop_unscored(beams, places, np.array([2, 5]), scratch)
     assert kept.paths.tolist() == [0, 2, 5] and now.tolist() == [1, 2]
-    assert kept.scores.tolist() == [-1, -2, -7] and kept.parents.tolist() == [0, 2, 5]
+    assert kept.scores.tolist() == [-1, -2, -7]
+    assert kept.parents.tolist() == kept.nodes.tolist() == [0, 2, 5]
 
 
 def test_memory_is_what_all_but_one_in_twenty_need():
