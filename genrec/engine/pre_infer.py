@@ -242,10 +242,12 @@ class PartByPart:
 
         found = jobs.pool.find_user(job.hashes, entries.step, use=False)  # no ranking uses it by this
         there = found.tokens if found else 0
-        if not (jobs.tier and jobs.tier.restore(job.hashes, entries.step, there, copy)) and found:
-            copy(found.memory, found.span, there)
-        if found:
-            jobs.pool.release(found)
+        try:
+            if not (jobs.tier and jobs.tier.restore(job.hashes, entries.step, there, copy)) and found:
+                copy(found.memory, found.span, there)
+        finally:  # else it would keep its place for good
+            if found:
+                jobs.pool.release(found)
         return True
 
     def take_over(self, hashes: Words) -> int:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from genrec.artifact import load_config
+from genrec.engine import pre_infer
 from genrec.engine.load_ranker import create_pool, load_rank_executors
 from genrec.engine.pre_infer import PreInferences
 from genrec.engine.ranking import RankExecutor, RankPlan, RankRequest
@@ -214,3 +215,24 @@ def test_without_a_place_nothing_is_computed(executor: RankExecutor) -> None:
     second, _ = jobs.new(-3, asked.tokens, 0.0)
     assert executor.ahead.advance(second, 3) is None and second.done == 0
     jobs.give_up(first)
+
+
+def test_what_the_pool_has_is_let_go_where_it_cannot_be_copied(
+    executor: RankExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would keep its place for as long as the server lives."""
+    assert executor.ahead
+    jobs, asked = executor.ahead.jobs, request_of(-8, 8)
+    executor.scores(asked._replace(tokens=asked.tokens[: 4 * L]), KEPT)
+    job, ready = jobs.new(-8, asked.tokens, 0.0)
+    released, release = [], jobs.pool.release
+    monkeypatch.setattr(jobs.pool, "release", lambda entry: released.append(entry) or release(entry))
+
+    def fails(*_: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(pre_infer, "copy_past", fails)
+    with pytest.raises(OSError, match="no memory"):
+        executor.ahead.advance(job, 100)
+    jobs.give_up(job)
+    assert ready == 4 * L and len(released) == 1
