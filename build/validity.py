@@ -6,10 +6,10 @@ from pathlib import Path
 
 from genrec.catalogue.files import CATALOGUE, VALID_IDS, VALIDITY
 from genrec.catalogue.hashset import SemanticIdSet
-from genrec.catalogue.items import MEANING, Catalogue
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.meaning import check_meaning
 from genrec.catalogue.validity import ValidityIndex
-from genrec.errors import ArtifactError
-from genrec.manifest import anew, check_inputs, is_good, making, read, record, stage_key, unchanged
+from genrec.manifest import check_inputs, is_good, making, record, stage_key, unchanged
 from genrec.progress import ticking
 
 
@@ -37,16 +37,3 @@ def build_validity(artifact: Path) -> bool:
         made = [artifact / VALIDITY, artifact / VALID_IDS]
         record(artifact, "validity", key, [catalogue_file, *made], facts)
         return True
-
-
-def check_meaning(artifact: Path, *stages: str) -> None:
-    """Raises ArtifactError where a model, of these stages or of any, was trained with other semantic IDs: its answers
-    would be other items.
-    """
-    meaning = Catalogue.load(artifact / CATALOGUE, titles=False).meaning
-    for stage, entry in read(artifact).items():
-        learnt = entry["facts"].get(MEANING)
-        there = all((artifact / name).exists() for name in entry["outputs"])
-        if learnt and there and learnt != meaning and (not stages or stage in stages):
-            problem = f"has other semantic IDs than those that stage {stage!r} was trained with"
-            raise ArtifactError(artifact / CATALOGUE, f"{problem}{anew(stage, entry['facts'])}")

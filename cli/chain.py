@@ -211,7 +211,7 @@ def check_ours(artifact: Path) -> None:
 
 def check_generator(artifact: Path) -> None:
     """What is trained over a generator needs one of the catalogue as it is. Raises ArtifactError."""
-    from build.validity import check_meaning
+    from genrec.catalogue.meaning import check_meaning
 
     check_inputs(artifact, "tokenise")
     check_meaning(artifact, "train")

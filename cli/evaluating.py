@@ -52,7 +52,7 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(a: argparse.Namespace) -> None:
     """Measure one model, and print a table or JSON."""
-    from build.validity import check_meaning
+    from genrec.catalogue.meaning import check_meaning
     from genrec.manifest import check_inputs
 
     given = {

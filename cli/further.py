@@ -93,7 +93,7 @@ def further_hstu_next(artifact: Path, events: Sequence[Path], how: How, changes:
 
 def _check_catalogue(artifact: Path, stage: str) -> None:
     """Raises ArtifactError for a model of another catalogue, also where it has learnt the events that are given."""
-    from build.validity import check_meaning
+    from genrec.catalogue.meaning import check_meaning
 
     check_inputs(artifact, "tokenise")
     check_meaning(artifact, stage)

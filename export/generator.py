@@ -18,6 +18,7 @@ from pathlib import Path
 
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
+from genrec.catalogue.meaning import check_meaning
 from genrec.cores import usable_cores
 from genrec.files import made_aside
 from genrec.manifest import OF, is_good, making, record, recorded, stage_key, unchanged
@@ -41,7 +42,10 @@ SOURCES = [
 
 
 def export_artifact(artifact: Path) -> bool:
-    """Export unless the graphs of these very weights are there; returns whether work was done."""
+    """Export unless the graphs of these very weights are there; returns whether work was done.
+
+    Raises ArtifactError, of a model of another catalogue too: its graphs would be built, and answer other items.
+    """
     model = artifact / "model"
     options = [
         path
@@ -54,6 +58,7 @@ def export_artifact(artifact: Path) -> bool:
     of = {name: recorded(artifact, name) for name in names}
     key = stage_key({"opset": OPSET, "graphs": GRAPHS}, [*SOURCES, *weights])
     with making(artifact, "export"):
+        check_meaning(artifact)
         if is_good(artifact, "export", key):
             return False
         export_generator(model, artifact / "onnx")

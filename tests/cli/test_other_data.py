@@ -57,7 +57,7 @@ def test_a_catalogue_of_earlier_data_is_refused(tmp_path: Path, capsys: pytest.C
         assert said in capsys.readouterr().err
 
 
-def test_a_model_of_another_catalogue_is_neither_evaluated_nor_trained_on(
+def test_a_model_of_another_catalogue_is_neither_exported_nor_evaluated_nor_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     artifact = str(tmp_path / "a")
@@ -69,6 +69,7 @@ def test_a_model_of_another_catalogue_is_neither_evaluated_nor_trained_on(
     for command in (
         ["train", artifact, "--draft", "alone"],
         ["train", artifact, "--ranker"],
+        ["export", artifact],
         ["evaluate", artifact],
     ):
         assert main(command) == 2
