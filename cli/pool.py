@@ -105,7 +105,8 @@ def _in_reach(path: Path, work: Callable[[], T | None]) -> T:
 
 
 def _fill(artifact: Path, pool: Path) -> int:
+    from deploy.pools import swap_of
     from genrec.engine.fill import fill
     from genrec.settings import Settings
 
-    return fill(Settings(artifact, pool, pool=pool))
+    return fill(Settings(artifact, pool, pool=pool, swap=swap_of(pool)))

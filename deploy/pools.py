@@ -52,3 +52,8 @@ def pools_of(artifact: Path) -> list[Path]:
     """Of the servers that serve the artifact and rank."""
     beside = (Path(str(folder).removesuffix(leftovers.SWAP) + POOL) for folder in servers_of(artifact))
     return [folder for folder in beside if folder.is_dir()]
+
+
+def swap_of(pool: Path) -> Path:
+    """Where the processes of a pool's server agree on a catalogue version."""
+    return Path(str(pool).removesuffix(POOL) + leftovers.SWAP)

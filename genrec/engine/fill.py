@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from genrec.artifact import load_config
+from genrec.catalogue import agreement
 from genrec.catalogue.versions import folder_of, read_current
 from genrec.engine.load_ranker import load_rank_executors
 from genrec.errors import ArtifactError
@@ -21,7 +22,8 @@ BATCH = 256
 
 def fill(settings: Settings) -> int:
     """Items of the current catalogue into `settings.pool`, the most popular first, until none is missing or no row is
-    free. Of several nodes, those that the pool's is to hold. Returns how many were computed.
+    free. Of several nodes, those that the pool's is to hold. Current is what the server with this `settings.swap` gives
+    to requests: it may have refused the version that is pointed to. Returns how many were computed.
 
     Raises ArtifactError where a file of the artifact is not as it was made: a server that runs would believe what other
     engines computed. So it does where the pool was made for engines of another size, or keeps no items.
@@ -32,7 +34,9 @@ def fill(settings: Settings) -> int:
         raise ArtifactError(settings.pool, f"has no room for items, as its server keeps none: {why}")
     verify(settings.artifact)
     config = load_config(settings.artifact, settings.target)
-    items = DistinctItems.load(folder_of(settings.artifact, read_current(settings.artifact).version), config)
+    served = agreement.start_with(settings.swap)[0] if settings.swap else None
+    version = served or read_current(settings.artifact).version
+    items = DistinctItems.load(folder_of(settings.artifact, version), config)
     executor = load_rank_executors(settings, config)[0]
     row_bytes = pool.item_row_bytes if pool else 0
     if row_bytes not in (0, executor.items.bytes):

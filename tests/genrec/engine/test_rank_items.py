@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from build.catalogue import remove_items
+from cli.main import main
+from deploy import pools
 from genrec.artifact import load_config
+from genrec.catalogue import agreement
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import point, read_current
 from genrec.engine.fill import fill
 from genrec.engine.instructions import engine_of
 from genrec.engine.load_ranker import load_entry_layout, load_rank_executors
@@ -81,6 +88,22 @@ def test_nothing_is_filled_by_engines_that_are_not_as_they_were_made(
     with pytest.raises(ArtifactError, match=rf"{weights}: is not the file that stage"):
         fill(bench.settings)
     assert Pool(bench.settings.pool).usage()["items"] == 0
+
+
+def test_items_are_those_that_the_pool_s_server_answers_with(
+    tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have refused the version that is pointed to, and serve the one before."""
+    artifact = Path(shutil.copytree(tiny_ranker, tmp_path / "artifact"))
+    few = remove_items(artifact, Catalogue.load(artifact / CATALOGUE).item_ids[3:])
+    point(artifact, read_current(artifact).to(few))
+    pool, swap = tmp_path / "genrec-1-pool", tmp_path / "genrec-1-swap"
+    settings, config = Settings(artifact, tmp_path / "arena", pool=pool), load_config(artifact)
+    Pool.create(pool, 1 << 20, ROWS, load_entry_layout(settings, config).item_bytes)
+    agreement.create(swap, artifact, 1)
+    monkeypatch.setattr(pools, "servers_of", lambda _: [swap])
+    assert main(["pool", "fill", str(artifact)]) == 0
+    assert Pool(pool).usage()["items"] == ROWS
 
 
 def test_what_a_ranking_found_does_not_leave_for_what_it_missed(tiny_ranker: Path, tmp_path: Path) -> None:
