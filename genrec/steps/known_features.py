@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.rank.hstu import FEATURES
 from genrec.rank.user_features import USERS, load_numbers, numbered, read_users
 
@@ -25,6 +26,22 @@ class KnownFeatures:
         exported = artifact / "onnx"
         of = exported if (exported / FEATURES).exists() else artifact / "model"
         self._users, self._numbers = artifact / USERS, load_numbers(of)
+
+    def check_once(self, given: Sequence[int]) -> None:
+        """Raises InputError for two numbers of values of one feature, as far as anything says which is of which."""
+        first: dict[str | int, int] = {}
+        for number in given:
+            feature = self._feature_of.get(number, number)
+            if feature in first:
+                both = f"{first[feature]} and {number}, which are both of {feature}"
+                problem = f"has {number} twice" if first[feature] == number else f"has {both}"
+                raise InputError("features", problem, "one value of each feature at most")
+            first[feature] = number
+
+    @cached_property
+    def _feature_of(self) -> dict[int, str]:
+        """Of a value's number."""
+        return {number: name for name, values in self._numbers.items() for number in values.values()}
 
     def of(self, user: int) -> NDArray[np.int32]:
         """Numbers of a user's known values, int32[f], feature by feature. Raises ArtifactError."""

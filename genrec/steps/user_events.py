@@ -113,6 +113,7 @@ class EventReader:
         features, most = check_tensor(request, "features", np.int32, most=MOST_FEATURES), self.config.features
         if outside := features[(features < 1) | (features > most)].tolist():
             raise InputError("features", f"has {outside[0]}", f"1 to {most}, a number per known value")
+        self._known.check_once(features.tolist())
         return features
 
 

@@ -13,7 +13,7 @@ import pytest
 from cli.main import main
 from ensembles.local import LocalRecommender, request
 from export import generator
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 from genrec.rank.hstu import FEATURES
 from genrec.rank.user_features import USERS
 from genrec.steps import Answer
@@ -55,6 +55,26 @@ def test_what_a_request_brings_counts(local: LocalRecommender, artifact: Path, i
     own = {"features": np.array([[1]], np.int32), "ratings": np.array([[1, 1, 1, 1, 1]], np.int32)}
     want = ByTorch(artifact)(items[:5], items[50:70], **{**EVENTS, **own})
     check_ranking(rank(local, items[50:70], KNOWN, **own), want, 10)
+
+
+@pytest.mark.parametrize(
+    ("features", "problem"),
+    [
+        (
+            [2, 5, 1],
+            "features: has 2 and 1, which are both of city (accepted: one value of each feature at most)",
+        ),
+        ([5, 5], "features: has 5 twice (accepted: one value"),
+    ],
+)
+def test_two_values_of_one_feature_are_refused(
+    local: LocalRecommender, items: list[int], features: list[int], problem: str
+) -> None:
+    """Nobody is of two ages: scores of a user whom no training has seen would be answered."""
+    given = {"features": np.array([features], np.int32)}
+    (ahead,) = local.pre_infer([items[:5]], KNOWN, **given)
+    for answer in (rank(local, items[50:70], KNOWN, **given), ahead):
+        assert isinstance(answer, InputError) and str(answer).startswith(problem)
 
 
 def test_a_history_that_is_brought_is_alone(
