@@ -21,6 +21,7 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, TypedDict
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from clients.aio import AsyncRanker
@@ -35,6 +36,7 @@ from genrec.rank.options import USUAL_CANDIDATES
 PRE_INFER, RETRIEVAL, PRE_PROCESSING, RANKING = STAGES = ("pre_infer", "retrieval", "pre_processing", "rank")
 SIGNALS = 64  # threads that wait for answers to signals; where all do, further signals are not sent
 NOT_YET = "no answer before the ranking's"
+NOTHING_REUSED = 3  # as `Ranking.order`
 
 
 class Candidates(NamedTuple):
@@ -135,7 +137,9 @@ class Cascade:
         self, history: ArrayLike, user_id: int, top_k: int = 10, *, ratings: ArrayLike | None = None,
         times: ArrayLike | None = None, now: int | None = None, features: ArrayLike | None = None,
     ) -> CascadeAnswer:  # fmt: skip
-        """The `top_k` best of what is retrieved. Raises CascadeError; never because of pre-inference.
+        """The `top_k` best of what is retrieved; of nothing none, and no ranking is asked for.
+
+        Raises CascadeError; never because of pre-inference.
 
         The last four are what only an HSTU ranker reads, as of `Ranker.rank`.
         """
@@ -148,11 +152,14 @@ class Cascade:
             if self._pre_process:
                 with stages.of(PRE_PROCESSING):
                     candidates = self._pre_process(request, candidates)
-            with stages.of(RANKING):
-                ranking = self._ranker.rank(
-                    history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
-                    deadline_ms=self._rank_ms, now=now, **request.past(),
-                )  # fmt: skip
+            if not np.size(candidates.item_ids):
+                ranking = nothing_ranked()
+            else:
+                with stages.of(RANKING):
+                    ranking = self._ranker.rank(
+                        history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
+                        deadline_ms=self._rank_ms, now=now, **request.past(),
+                    )  # fmt: skip
         finally:
             signal.cancel()  # one that has not been sent: nobody will come for it
         return stages.answer(ranking, _outcome(signal))
@@ -203,11 +210,14 @@ class AsyncCascade:
             if self._pre_process:
                 with stages.of(PRE_PROCESSING):
                     candidates = await self._pre_process(request, candidates)
-            with stages.of(RANKING):
-                ranking = await self._ranker.rank(
-                    history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
-                    deadline_ms=self._rank_ms, now=now, **request.past(),
-                )  # fmt: skip
+            if not np.size(candidates.item_ids):
+                ranking = nothing_ranked()
+            else:
+                with stages.of(RANKING):
+                    ranking = await self._ranker.rank(
+                        history, candidates.item_ids, top_k, scores=candidates.scores, user_id=user_id,
+                        deadline_ms=self._rank_ms, now=now, **request.past(),
+                    )  # fmt: skip
         finally:
             signal.cancel()  # the wait for its answer; a call on the wire runs to its end (clients.aio.AsyncClient)
             # Seen, so that asyncio does not log it where the cascade fails too.
@@ -237,6 +247,13 @@ def _outcome(signal: Future[PreInference] | asyncio.Task[PreInference]) -> PreIn
         return NOT_YET
     error = signal.exception()
     return signal.result() if error is None else str(error)
+
+
+def nothing_ranked() -> Ranking:
+    """What `recommend` answers where nothing is left: no items, by popularity. No server was asked to rank them."""
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+    counts = dict.fromkeys(("dropped", "cut", "left_out", "user_reused", "items_reused", "delta"), 0)
+    return Ranking(*nothing, "popularity", order=NOTHING_REUSED, catalogue_version=0, **counts)
 
 
 def recommended_by(recommender: Recommender, count: int | None = None) -> Retrieve:
