@@ -108,6 +108,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def check_writable(folder: Path) -> None:
+    """Raises ArtifactError where no file can be made: before work whose end would be lost."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ArtifactError(folder, f"cannot be written to: {error.strerror}") from error
+
+
 @contextmanager
 def scratch_in(folder: Path) -> Iterator[Path]:
     """A hidden folder in `folder` to write in, gone at the end; what was left of killed processes goes first.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from genrec import manifest
 from genrec.errors import ArtifactError, InputError
-from genrec.files import scratch_in
+from genrec.files import check_writable, scratch_in
 from genrec.progress import counting
 from training.data.events import Came, Events, Merged, events_per_user, merged, of_users, stored_events
 from training.sharded.world import World
@@ -62,17 +63,23 @@ def learn_last(
     """`learn`s the last file of `events`, and returns what happened; None where the model has learnt that file.
 
     `learn` gives what writes the model into a folder, and what happened. Model and manifest are replaced at once, so
-    that a server may start at any time. All ranks call it. Raises InputError, RankLost, and ArtifactError, where a file
-    is another at the end too.
+    that a server may start at any time. All ranks call it. Raises InputError, RankLost, and ArtifactError: before it
+    learns where the model could not be put in place, or another process makes it, and where a file is another at the
+    end.
     """
-    made = _made(artifact, model)
-    former = made["facts"]
-    with manifest.unchanged(events):  # one that grows meanwhile would be learnt again tomorrow
-        sha = manifest.digest_file(events[-1])
-        if sha in former.get(LEARNT, ()):
-            return None
-        save, report = learn()
-    if world.rank == 0:
+    lead = world.rank == 0
+    with manifest.making(artifact, model.stage) if lead else nullcontext():
+        made = _made(artifact, model)
+        former = made["facts"]
+        with manifest.unchanged(events):  # one that grows meanwhile would be learnt again tomorrow
+            sha = manifest.digest_file(events[-1])
+            if sha in former.get(LEARNT, ()):
+                return None
+            for folder in (artifact, artifact / "model") if lead else ():
+                check_writable(folder)
+            save, report = learn()
+        if not lead:
+            return report
         facts = {**former, LEARNT: [*former.get(LEARNT, ()), sha], "further": report}
         with scratch_in(artifact / "model") as scratch:
             save(scratch)
