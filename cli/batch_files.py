@@ -73,27 +73,40 @@ def _opened(artifact: Path) -> Iterator[pq.ParquetFile]:
 
 
 class Lists:
-    """The answers that are there, a file per block in the folder `parts`; a run of the same `key` takes them over.
+    """The answers that are there, a file per block in the folder `parts`; a run of the same `key` takes them over. Those
+    of another run go when this one has its first.
 
     `blocks` counts them. `keys`: as `genrec.catalogue.keys.load_keys` has them.
     """
 
     def __init__(self, parts: Path, key: str, keys: pa.Table) -> None:
         """Raises InputError for a folder that this command has not made, OSError."""
-        self.parts, self.keys = parts, keys
-        said = parts / "key"
-        if parts.exists() and not said.is_file() and any(parts.iterdir()):
+        self.parts, self.key, self.keys = parts, key, keys
+        self._said = parts / "key"
+        if parts.exists() and not self._said.is_file() and any(parts.iterdir()):
             raise InputError(
                 "out", f"has {parts} beside it, which is not of a run that ended", "another name"
             )
-        if parts.exists() and not (said.is_file() and said.read_text() == key):
-            shutil.rmtree(parts)
-        parts.mkdir(exist_ok=True)
-        said.write_text(key)
-        self.blocks = next(number for number in count() if not self._part(number).exists())
+        if not self._said.is_file():
+            self.begin()
+        numbers = count() if self.is_own else ()
+        self.blocks = next((number for number in numbers if not self._part(number).exists()), 0)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the folder is of this run, or of one of its key."""
+        return self._said.is_file() and self._said.read_text() == self.key
+
+    def begin(self) -> None:
+        """Make the folder that of this run, unless it is."""
+        if not self.is_own:
+            shutil.rmtree(self.parts, ignore_errors=True)
+            self.parts.mkdir()
+            self._said.write_text(self.key)
 
     def write(self, block: Block, answers: Sequence[Answered]) -> None:
         """The next block."""
+        self.begin()
         part = self._part(self.blocks)
         partial = part.with_suffix(".partial")
         pq.write_table(_table(block, answers, self.keys), partial)
@@ -122,6 +135,7 @@ def writing(out: Path, keys: pa.Table, key: str) -> Iterator[Lists]:
         partial = lists.parts / out.name
         try:
             yield lists
+            lists.begin()
             with make(partial, _table(NOBODY, [], keys).schema) as writer:
                 for table in lists.tables():
                     writer.write_table(table)
@@ -134,7 +148,8 @@ def writing(out: Path, keys: pa.Table, key: str) -> Iterator[Lists]:
                     file=sys.stderr,
                 )
                 raise
-            shutil.rmtree(lists.parts)
+            if lists.is_own:
+                shutil.rmtree(lists.parts)
             raise
         shutil.rmtree(lists.parts)
 

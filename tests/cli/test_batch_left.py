@@ -1,0 +1,34 @@
+"""What `genrec batch` does with answers that another run has left."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pytest
+
+from cli import batch_files
+from cli.main import main
+from clients.wire import Recommendation
+from genrec.catalogue.keys import load_keys
+
+
+def test_a_run_that_fails_at_once_leaves_what_another_was_answered(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose options are mistyped may go on after all."""
+    monkeypatch.setattr(batch_files, "BLOCK_USERS", 1)
+    out, keys = tmp_path / "lists.csv", load_keys(shop)
+    with pytest.raises(KeyboardInterrupt), batch_files.writing(out, keys, "of hours") as lists:
+        for block in islice(batch_files.blocks_of(shop), 2):
+            lists.write(
+                block, [Recommendation(np.array([7]), np.zeros(1, np.float32), "model", 0, 0, 1, 1, 1)]
+            )
+        raise KeyboardInterrupt
+    assert main(["batch", str(shop), "--out", str(out), "--beam-width", "32", "--top-k", "33"]) == 2
+    assert "top_k: is 33" in capsys.readouterr().err
+    with batch_files.writing(out, keys, "of hours") as lists:
+        assert lists.blocks == 2
+    assert pyarrow.csv.read_csv(out)["item_id"].to_pylist() == [7, 7] and list(tmp_path.iterdir()) == [out]
