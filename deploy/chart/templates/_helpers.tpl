@@ -24,6 +24,12 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* Seconds that a pod serves on when it leaves. The router sends it nothing more once it has no name: what the
+   cluster's DNS keeps that for, 6 s that the router does (`hold` of its resolvers), and what Kubernetes takes to tell DNS. */ -}}
+{{- define "genrec.leaves" -}}
+{{ add .Values.router.dnsSeconds 10 }}
+{{- end }}
+
 {{- /* A real request to every ensemble: Triton's own readiness does not notice a dead model before 26.04. */ -}}
 {{- define "genrec.probe" -}}
 exec:
