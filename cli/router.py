@@ -71,6 +71,11 @@ def add_rollout_arguments(parser: argparse.ArgumentParser) -> None:
         help="percent of the users, to stop there, 1 to 100; default: 100, all",
     )
     how.add_argument("--undo", action="store_true", help="all users back to OLD, the servers of NEW ended")
+    parser.add_argument(
+        "--router",
+        default="",
+        help="its host:port of HTTP or gRPC, where several serve OLD; default: the one that does",
+    )
 
 
 def rollout(a: argparse.Namespace) -> None:
@@ -78,4 +83,5 @@ def rollout(a: argparse.Namespace) -> None:
     from deploy.router.route import rollout
 
     tell_outdated(a.new)
-    print(rollout(a.old, a.new, 0 if a.undo else a.share, lambda text: print(f"  {text}", flush=True)))
+    share, tell = 0 if a.undo else a.share, lambda text: print(f"  {text}", flush=True)
+    print(rollout(a.old, a.new, share, tell, a.router))

@@ -233,7 +233,11 @@ class Fleet:
     def _write_state(self) -> None:
         """For those who look for the router of an artifact, and for whoever scrapes its servers."""
         coming = str(self.coming.artifact) if self.coming else ""
-        about = {"serving": str(self.serving.artifact), "coming": coming, "share": self.share}
+        at = self.router.ports
+        about = {
+            "serving": str(self.serving.artifact), "coming": coming, "share": self.share,
+            "at": [at.http_url, at.grpc_url],
+        }  # fmt: skip
         write_whole(self.router.folder / STATE, json.dumps(about))
         of_servers = [
             {"targets": [server.metrics_url], "labels": {**each.labels, "place": place}}

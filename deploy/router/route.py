@@ -104,13 +104,13 @@ def _rest(fleet: Fleet) -> str:
     return f", {fleet.coming.artifact} answers {fleet.share} % of the users" if fleet.coming else ""
 
 
-def rollout(old: Path, new: Path, share: int, tell: Callable[[str], None]) -> str:
+def rollout(old: Path, new: Path, share: int, tell: Callable[[str], None], router: str = "") -> str:
     """Let the router that serves `old` move `share` percent of its users to `new`; returns what serves then.
 
-    Raises InputError when no router of this machine serves `old`, RolloutFailed with the router's message.
+    `router`: see `folder_of`. Raises InputError as that, RolloutFailed with the router's message.
     """
     asked = {"old": str(old.resolve()), "new": str(new.resolve()), "share": share}
-    folder = folder_of(old.resolve())
+    folder = folder_of(old.resolve(), router)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(folder / CONTROL))
@@ -128,16 +128,27 @@ def rollout(old: Path, new: Path, share: int, tell: Callable[[str], None]) -> st
     raise RolloutFailed(f"{old}: its router has ended")
 
 
-def folder_of(artifact: Path) -> Path:
-    """The folder of the router that serves an artifact. Raises InputError."""
-    served = {}
+def folder_of(artifact: Path, router: str = "") -> Path:
+    """The folder of the router that serves an artifact; of several the one with `router`, host:port of either protocol.
+
+    Raises InputError where no router of this machine does, or more than one.
+    """
+    served: dict[str, list[tuple[list[str], Path]]] = {}
     for folder in leftovers.of_the_living(FOLDER):
         try:
-            served[json.loads((folder / STATE).read_text())["serving"]] = folder
+            about = json.loads((folder / STATE).read_text())
+            served.setdefault(about["serving"], []).append((about.get("at", [folder.name]), folder))
         except (OSError, ValueError, KeyError):
             continue  # it starts, or ends
     if str(artifact) not in served:
         raise InputError(
             "old", f"{artifact} is served by no router here", ", ".join(served) or "see `genrec route`"
         )
-    return served[str(artifact)]
+    found = [(at, folder) for at, folder in served[str(artifact)] if not router or router in at]
+    if len(found) == 1:
+        return found[0][1]
+    names = " or ".join(at[0] for at, _ in served[str(artifact)])
+    if router:
+        raise InputError("router", f"is {router}, where nobody serves {artifact}", names)
+    problem = f"{artifact} is served by {len(found)} routers here"
+    raise InputError("old", problem, f"one of them, with --router {names}")

@@ -110,7 +110,9 @@ def test_the_new_artifact_is_known_as_served_though_the_old_servers_do_not_end(f
     fleet.serving.stack.callback(never)
     with pytest.raises(TimeoutError, match="old does not end"):
         fleet.move(NEW, 100)
-    assert state(fleet) == {"serving": str(NEW), "coming": "", "share": 0}
+    at = fleet.router.ports
+    urls = [at.http_url, at.grpc_url]
+    assert state(fleet) == {"serving": str(NEW), "coming": "", "share": 0, "at": urls}
 
 
 def test_the_share_is_known_while_the_old_servers_give_their_last_answers(fleet: Fleet) -> None:

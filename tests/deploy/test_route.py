@@ -157,6 +157,33 @@ def test_a_router_that_starts_or_ends_is_said_to_do_so(heard: str) -> None:
         leftovers.remove(prefix)
 
 
+@pytest.fixture
+def several() -> Iterator[list[Path]]:
+    """Folders of two routers that serve the same; none is there to be asked."""
+    prefix = leftovers.own_prefix()
+    folders = [leftovers.SHM / f"{prefix}{n}-{FOLDER}" for n in range(2)]
+    for n, folder in enumerate(folders):
+        folder.mkdir(mode=0o700)
+        about = {"serving": str(SERVED), "at": [f"127.0.0.1:{n}0", f"127.0.0.1:{n}1"]}
+        (folder / STATE).write_text(json.dumps(about))
+    yield folders
+    leftovers.remove(prefix)
+
+
+def test_of_two_routers_that_serve_the_same_none_is_chosen_for_its_caller(
+    several: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other one's users would have gone to the new artifact."""
+    assert main(["rollout", str(SERVED), "/new"]) == 2
+    said = "served by 2 routers here (accepted: one of them, with --router 127.0.0.1:00 or 127.0.0.1:10)"
+    assert said in capsys.readouterr().err
+    for n, folder in enumerate(several):
+        assert {routes.folder_of(SERVED, f"127.0.0.1:{n}{port}") for port in range(2)} == {folder}
+    assert main(["rollout", str(SERVED), "/new", "--router", "127.0.0.1:5"]) == 2
+    said = "router: is 127.0.0.1:5, where nobody serves /served (accepted: 127.0.0.1:00 or 127.0.0.1:10)"
+    assert said in capsys.readouterr().err
+
+
 def test_several_nodes_are_not_put_behind_one_router(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All its servers would be the same node."""
     options = ["--nodes", "2", "--store", "127.0.0.1:1", "--store-host", "127.0.0.1:2"]
