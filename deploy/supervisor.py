@@ -156,10 +156,8 @@ class Supervisor:
                 raise too_late(problem, f"{timeout_s:.0f} s{longest}", log_file, log_start)
             self._stopping.wait(LOOK_S)
             leftovers.close_to_others(launch.prefix)  # as they appear: prompts pass there
-            problem = self._not_ready(left)
-            if not problem:
-                break
-        return Watch(launch, self.pid)
+            if not (problem := self._not_ready(left)):
+                return Watch(launch, self.pid)
 
     def _not_ready(self, left_s: float) -> str:
         """What is still missing. The first answers may wait for compilation: no shorter limit than the start's own."""
@@ -187,7 +185,7 @@ class Supervisor:
                 next_probe = time.monotonic() + (min(1.0, every_s) if watch.in_doubt else every_s)
             if not trouble:
                 continue
-            if trouble.models and self._waits(trouble):
+            if trouble.models and self._waits(watch, trouble):
                 continue
             if not self._mends(watch, trouble):
                 self._log.warning("restarting the server: %s", trouble.told)
@@ -215,7 +213,7 @@ class Supervisor:
             self._stopping.wait(LOOK_AGAIN_S)
             return watch.could_not_look(error)
 
-    def _waits(self, trouble: Trouble) -> bool:
+    def _waits(self, watch: Watch, trouble: Trouble) -> bool:
         """Whether models that died stay away for now, as a file is not as it was made: a build may be under way.
 
         The other ensembles go on. After a while the server starts again, which says what is wrong or ends it.
@@ -226,6 +224,7 @@ class Supervisor:
             if not self._unsound_since:
                 self._unsound_since = time.monotonic()
                 self._log.warning("%s: waiting for a sound artifact: %s", trouble.told, error)
+            watch.forget_dead()
             if time.monotonic() - self._unsound_since < BUILD_S:
                 self._stopping.wait(LOOK_AGAIN_S)
                 return True

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from deploy import probe, tritonserver
 from deploy.launch import Launch, ServerLog
+from genrec.catalogue import agreement
 from genrec.errors import ArtifactError
 
 # A model that answers later, from threads of its own, takes along what it was asked: nobody would ever answer that, and
@@ -79,6 +80,12 @@ class Watch:
         return Trouble(
             "; ".join(lost.values()), frozenset() if models & (ANSWERS_LATER | READS_REQUESTS) else models
         )
+
+    def forget_dead(self) -> None:
+        """No swap of the catalogue waits for processes that have died and that nobody takes the place of yet."""
+        for pid in self.models:
+            if tritonserver.state_of(pid) in ("", "Z", "X"):
+                agreement.forget(self._launch.swap, pid)
 
     def _is_stopped(self, pid: int) -> bool:
         if tritonserver.state_of(pid) != "T":

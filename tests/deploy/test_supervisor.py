@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ from deploy import server_log, supervisor, tritonserver
 from deploy.launch import Launch, LaunchError, NoRoom
 from deploy.supervisor import FAILED_STARTS, Supervisor
 from deploy.watch import FAILED_PROBES, Trouble, Watch
+from genrec.catalogue import agreement
+from genrec.catalogue.agreement import Acknowledgement
 from genrec.errors import ArtifactError
 from tests.deploy.launches import launch
 from tests.serving.processes import until
@@ -241,3 +245,28 @@ def test_every_line_says_which_server_it_is_of(
     assert all(re.match(r"127\.0\.0\.1:\d+: ", each) for each in caplog.messages), (
         "of other tests' servers too"
     )
+
+
+def test_no_swap_waits_for_a_model_that_waits_for_a_sound_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a build writes into the served folder. Nobody is there to load the new version of the catalogue."""
+
+    def unsound() -> None:
+        raise ArtifactError("engine.json", "is not the file that stage `openvino` made")
+
+    def prepare() -> None:
+        agreement.create(about.swap, tmp_path, 1)
+        for process in processes:
+            agreement.acknowledge(about.swap, process, Acknowledgement(0, (1,), 1))
+
+    with subprocess.Popen(["true"]) as died:
+        died.wait()
+    processes = [f"decode-{died.pid}", f"beam_search-{os.getpid()}"]
+    monkeypatch.setattr(supervisor, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(tritonserver, "living_stubs", lambda _: [died.pid, os.getpid()])
+    about = replace(launch(tmp_path), verify=unsound, prepare=prepare)
+    found = list[Trouble | Exception | None]([Trouble("decode has died", frozenset({"decode"})), None])
+    with supervised(about, found) as running:
+        until(lambda: not found or running.error)
+        assert list(agreement.acknowledgements(about.swap)) == processes[1:]
