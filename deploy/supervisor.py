@@ -45,8 +45,7 @@ class Supervisor:
         self._not_ended: Exception | None = None  # why something of the server may still be there
         self._launch, self._log = launch, ServerLog(launch.ports.http_url)
         self._process: Popen[bytes] | None = None
-        self._first_start_s = 0.0
-        self._reloaded, self._unsound_since = False, 0.0
+        self._first_start_s = self._grace_s = self._unsound_since = 0.0
         self._begun = threading.Event()
         # Not Thread.join: a signal that interrupts a join makes Python 3.11 take the thread for ended.
         self._ended = threading.Event()
@@ -90,6 +89,8 @@ class Supervisor:
     def stop(self, wait: bool = True) -> None:
         """End the server and all of it, and `wait` until it is gone. Raises TimeoutError where it does not end."""
         self._stopping.set()
+        if not self._grace_s and (starting := self._process):  # or a probe of it may go on for seconds
+            starting.kill()
         if wait and self._thread.ident is not None:
             self._ended.wait()
         if wait and self._not_ended:
@@ -112,7 +113,7 @@ class Supervisor:
                 self._log.error("%s", error)
         finally:
             try:
-                self._end(GRACE_AFTER_RELOAD_S if self._reloaded else GRACE_S)
+                self._end(self._grace_s)
             except Exception as error:  # handed to whoever stops it
                 self._not_ended = error
                 self.error = self.error or error
@@ -142,9 +143,8 @@ class Supervisor:
         self._process = tritonserver.start(
             launch.argv(), launch.environment, log_file, launch.secrets, launch.prefix
         )
-        self._reloaded, self._unsound_since = False, 0.0
-        deadline = time.monotonic() + timeout_s
-        problem = ""
+        self._grace_s, self._unsound_since = 0.0, 0.0  # before it answers, nobody waits for an answer of it
+        deadline, problem = time.monotonic() + timeout_s, ""
         while True:
             if self._stopping.is_set():
                 raise LaunchError("stopped while starting", log_file, log_start)
@@ -157,6 +157,7 @@ class Supervisor:
             self._stopping.wait(LOOK_S)
             leftovers.close_to_others(launch.prefix)  # as they appear: prompts pass there
             if not (problem := self._not_ready(left)):
+                self._grace_s = GRACE_S
                 return Watch(launch, self.pid)
 
     def _not_ready(self, left_s: float) -> str:
@@ -248,7 +249,7 @@ class Supervisor:
     def _reload(self, watch: Watch, trouble: Trouble) -> bool:
         """Give models new processes, one after the other; whether all ensembles answer then."""
         self._log.warning("loading %s again: %s", ", ".join(sorted(trouble.models)), trouble.told)
-        self._reloaded = True
+        self._grace_s = GRACE_AFTER_RELOAD_S
         launch = self._launch
         for pid, model in watch.models.items():
             if model in trouble.models:

@@ -247,6 +247,30 @@ def test_every_line_says_which_server_it_is_of(
     )
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_that_still_starts_is_given_no_time_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Nobody waits for an answer of it, and while Triton loads models it does not heed a signal."""
+    graces: list[float] = []
+    end = tritonserver.end
+    monkeypatch.setattr(
+        tritonserver, "end", lambda process, grace_s: (graces.append(grace_s), end(process, 0))
+    )
+    if answers:
+        with supervised(launch(tmp_path), []):
+            pass
+    else:
+        watched = Supervisor(launch(tmp_path))
+        with ThreadPoolExecutor() as pool:
+            starting = pool.submit(watched.start_and_wait, lambda: None)
+            until(lambda: watched.pid)
+            watched.stop()
+            with pytest.raises(LaunchError, match="stopped while starting"):
+                starting.result()
+    assert graces == [supervisor.GRACE_S if answers else 0.0]
+
+
 def test_no_swap_waits_for_a_model_that_waits_for_a_sound_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
