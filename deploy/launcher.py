@@ -40,6 +40,7 @@ from genrec import leftovers, manifest
 from genrec.artifact import load_config
 from genrec.catalogue.versions import catalogue_id
 from genrec.draft.options import has_draft
+from genrec.engine.exported import verify_served
 from genrec.errors import InputError
 from genrec.files import write_whole
 from genrec.progress import ticking
@@ -196,9 +197,10 @@ def _launch(
     prefix, control = leftovers.own_prefix(), secrets.token_urlsafe(24)
     private = PrivateFolder.of(prefix)
     settings, ensembles = _served_by(artifact, options, given, prefix)
-    names = tuple(ensemble.name for ensemble in ensembles)
+    of_files, names = replace(settings, artifact=artifact), tuple(each.name for each in ensembles)
     slots = options.arena_slots if "recommend_staged" in names else 0
-    verified, started_with = partial(manifest.verify, artifact, digests), [""]
+    models = {model.name: model.instances for ensemble in ensembles for model in ensemble.models}
+    verified, started_with = partial(verify_served, of_files, models, digests), [""]
 
     def unchanged() -> bool:
         return manifest.digest_file(artifact / manifest.NAME) == started_with[0]
@@ -208,8 +210,7 @@ def _launch(
         verified()  # a restart too: it would serve what is in the files now
         private.lay_out(files, artifact)
         _repository(ensembles, private.models)
-        describe(private.models, names, instruction_set(replace(settings, artifact=artifact)))
-        models = {model.name: model.instances for ensemble in ensembles for model in ensemble.models}
+        describe(private.models, names, instruction_set(of_files))
         shared_memory.prepare(settings, slots, sum(models.values()))
 
     return Launch(

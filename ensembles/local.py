@@ -26,6 +26,7 @@ from ensembles.recommend_staged import recommend_staged
 from genrec import leftovers, steps
 from genrec.artifact import load_config
 from genrec.draft.load import check_decoder
+from genrec.engine.exported import check_engines
 from genrec.engine.load import load_layout
 from genrec.engine.load_ranker import create_pool
 from genrec.errors import GenrecError, InputError
@@ -142,6 +143,7 @@ class LocalRecommender:
             if self.settings.pool:
                 create_pool(self.settings, config)
             ensemble = ENSEMBLES[decoder](config.levels)
+            check_engines(self.settings, [model.name for model in ensemble.models])
             self.ahead: LocalRuntime | None = None
             with ticking("loading the engines"):
                 self.runtime = LocalRuntime(ensemble, self.settings)
