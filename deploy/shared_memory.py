@@ -10,11 +10,14 @@ from genrec import leftovers
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
 from genrec.catalogue.versions import to_start_with
+from genrec.cores import memory_left
 from genrec.engine.load import load_layout
 from genrec.engine.load_ranker import create_pool, pool_sizes
 from genrec.kv.arena import Arena
 from genrec.pool.mapping import file_bytes
 from genrec.settings import Settings
+
+LIMITED = "which the limit of memory leaves, as of a container: /dev/shm counts"
 
 
 def prepare(settings: Settings, slots: int, processes: int) -> None:
@@ -41,9 +44,8 @@ def _check_room(arena_bytes: int, pool_bytes: int, triton_bytes: int) -> None:
         "Triton's processes": triton_bytes,
     }
     found = os.statvfs(leftovers.SHM)
-    free_mib, wanted_mib = found.f_bavail * found.f_frsize >> 20, (sum(wanted.values()) >> 20) + 1
+    free, why = min((found.f_bavail * found.f_frsize, "which it has free"), (memory_left(), LIMITED))
+    free_mib, wanted_mib = free >> 20, (sum(wanted.values()) >> 20) + 1
     if wanted_mib > free_mib:
         parts = ", ".join(f"{size >> 20} MiB for {what}" for what, size in wanted.items() if size)
-        raise NoRoom(
-            str(leftovers.SHM), f"needs {wanted_mib} MiB: {parts}", f"{free_mib} MiB, which it has free"
-        )
+        raise NoRoom(str(leftovers.SHM), f"needs {wanted_mib} MiB: {parts}", f"{free_mib} MiB, {why}")

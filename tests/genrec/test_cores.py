@@ -1,4 +1,4 @@
-"""Cores that a container's limit of CPU time leaves: by files as both versions of control groups have them."""
+"""Cores and memory that a container's limits leave: by files as both versions of control groups have them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from genrec import cores
-from genrec.cores import ROOT, V1, core_limit, cores_of_time, usable_cores
+from genrec.cores import ROOT, V1, core_limit, cores_of_time, memory_left, usable_cores
 
 
 def of_files(folder: Path, cgroups: str, **files: str) -> int:
@@ -67,6 +67,42 @@ def test_the_first_version_s_limit(tmp_path: Path, mount: str) -> None:
 def test_where_nothing_is_said_there_is_no_limit(tmp_path: Path) -> None:
     assert of_files(tmp_path, "") == 0
     assert cores_of_time(tmp_path, tmp_path / "there-is-no-proc") == 0
+
+
+def group(folder: Path, **files: str) -> None:
+    """A control group of memory, with 20 of its 60 bytes in files; `stat` ends so."""
+    files = {"stat": "anon 40\ninactive_file 15\nactive_file 5\n", **files}
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / f"memory.{name}").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "inner", "left"),
+    [
+        ("100", "60", "max", 60),
+        ("100", "60", "90", 50),
+        ("max", "60", "max", sys.maxsize),
+        ("30", "60", "max", 0),
+    ],
+)
+def test_memory_that_the_second_version_s_limits_leave(
+    tmp_path: Path, limit: str, used: str, inner: str, left: int
+) -> None:
+    """Files that were read may be dropped. The narrowest of the groups counts."""
+    group(tmp_path / "fs" / "cgroup", max=limit, current=used)
+    group(tmp_path / "fs" / "cgroup" / "pod", max=inner, current=used)
+    (tmp_path / "cgroups").write_text("0::/pod\n")
+    assert memory_left(tmp_path / "fs" / "cgroup", tmp_path / "cgroups") == left
+
+
+def test_memory_that_the_first_version_s_limit_leaves(tmp_path: Path) -> None:
+    """Which counts files of the groups within in totals alone."""
+    stat = "inactive_file 0\nactive_file 0\ntotal_inactive_file 15\ntotal_active_file 5\n"
+    group(tmp_path / "fs" / "cgroup" / "memory" / "pod", limit_in_bytes="100", usage_in_bytes="60", stat=stat)
+    (tmp_path / "cgroups").write_text("9:cpu:/\n4:memory:/pod\n0::/\n")
+    assert memory_left(tmp_path / "fs" / "cgroup", tmp_path / "cgroups") == 60
+    assert memory_left(tmp_path, tmp_path / "there-is-no-proc") == sys.maxsize
 
 
 @pytest.mark.parametrize(
