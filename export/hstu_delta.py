@@ -16,7 +16,18 @@ import numpy as np
 from genrec.errors import ArtifactError, InputError
 from genrec.files import scratch_in
 from genrec.manifest import making, record, recorded
-from genrec.rank.deltas import FILE, FOLDER, FORMAT, ROWS, STAGE, VALUES, VERSION, Arrays, folder_of
+from genrec.rank.deltas import (
+    FILE,
+    FOLDER,
+    FORMAT,
+    ROWS,
+    STAGE,
+    VALUES,
+    VERSION,
+    Arrays,
+    check_next,
+    folder_of,
+)
 from genrec.rank.hstu import CONFIG, EXPORTED, FEATURES, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import CODES_OF_ITEMS, OF_RATINGS, HstuWeights, load_weights, with_next
 from genrec.rank.user_features import load_numbers
@@ -79,6 +90,7 @@ def _served(artifact: Path) -> HstuWeights:
     weights = load_weights(artifact)
     while folder_of(artifact, weights.delta + 1).exists():
         weights = with_next(artifact, weights)
+    check_next(artifact, weights.delta + 1)
     return weights
 
 

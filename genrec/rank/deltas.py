@@ -44,6 +44,19 @@ def name_of(base: str, folder: Path) -> str:
     return sha256(f"{base} {manifest.read(folder)[STAGE]['outputs'][FILE]}".encode()).hexdigest()
 
 
+def check_next(artifact: Path, number: int) -> None:
+    """Refuse a gap: where delta `number` is not there and later ones are, they change weights that nobody has any more.
+
+    Raises ArtifactError.
+    """
+    missing = folder_of(artifact, number)
+    names = [each.name for each in missing.parent.iterdir()] if missing.parent.is_dir() else []
+    later = [int(name) for name in names if name.isdecimal() and int(name) > number]
+    if later and not missing.exists():
+        helps = "; put it in its place again, or `genrec export` and `genrec build` the model as it is now"
+        raise ArtifactError(missing, f"is missing, and delta {min(later)} is to weights with it{helps}")
+
+
 def check_base(artifact: Path, number: int, base: str) -> Path:
     """The folder of a delta whose files are as they were made, and which changes the weights called `base`.
 

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from genrec import metrics
 from genrec.errors import ArtifactError
-from genrec.rank.deltas import folder_of
+from genrec.rank.deltas import check_next, folder_of
 from genrec.rank.hstu import HstuKind
 from genrec.rank.hstu_weights import OF_RATINGS, HstuWeights, load_weights, with_next
 from genrec.settings import Settings
@@ -40,6 +40,8 @@ class FollowedDeltas(Generic[T]):
         try:
             while self._waits(weights.delta + 1):
                 weights = with_next(self._artifact, weights)
+            if kind.deltas:
+                check_next(self._artifact, weights.delta + 1)
         except ArtifactError as error:
             self._refuse(weights.delta + 1, error)
         self._take(weights.delta, load(weights))

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from export.hstu_delta import export_delta
-from genrec import manifest
+from genrec import manifest, metrics
 from genrec.errors import ArtifactError
 from genrec.rank import deltas, hstu_weights
 from genrec.rank.hstu_weights import load_weights
@@ -88,3 +88,24 @@ def test_a_link_to_nothing_beside_it_does_no_harm(artifact: Path) -> None:
     export_delta(artifact)
     (deltas.folder_of(artifact, 1) / ".#delta.safetensors").symlink_to("somebody@somewhere")  # as Emacs locks
     assert followed(artifact) == 1
+
+
+def test_deltas_behind_one_that_was_removed_are_told_of(
+    artifact: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by who takes old ones for done with. All that was learnt since the export would be gone without a word, and
+    the next delta be written before those that are there.
+    """
+    for number in (1, 2):
+        changed_further(artifact, number)
+        export_delta(artifact)
+    first = deltas.folder_of(artifact, 1).rename(artifact / "elsewhere")
+    refused = metrics.DELTA_REFUSALS.value()
+    problem = "deltas/1: is missing, and delta 2 is to weights with it; put it in its place again"
+    assert (
+        followed(artifact) == 0 and metrics.DELTA_REFUSALS.value() == refused + 1 and problem in caplog.text
+    )
+    with pytest.raises(ArtifactError, match=problem):
+        export_delta(artifact)
+    first.rename(deltas.folder_of(artifact, 1))
+    assert followed(artifact) == 2
