@@ -67,6 +67,10 @@ class LaunchError(GenrecError):
         super().__init__("\n  ".join([f"{problem} (log: {log_file})", *told]))
 
 
+class Stopped(LaunchError):
+    """Nobody wants the server any more."""
+
+
 def still_loading(log_file: Path, log_start: int) -> list[str]:
     """Models that a server's log says are neither loaded nor have failed to."""
     text = _said(log_file, log_start)

@@ -14,7 +14,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +24,7 @@ from typing import Any
 from deploy import command, probe, server_files, shared_memory
 from deploy.address import check_address
 from deploy.instructions import describe, instruction_set
-from deploy.launch import Launch, LaunchError
+from deploy.launch import Launch, LaunchError, Stopped
 from deploy.pools import POOL, disk_of_each, with_pool
 from deploy.ports import LOOPBACK, Ports, choose_ports
 from deploy.private import PrivateFolder
@@ -68,6 +68,7 @@ class Options:
     i_know: bool = False  # of the holes of an old Triton
     start_timeout_s: float = 120.0
     probe_every_s: float = 5.0
+    supervised: Callable[[Supervisor], None] = lambda _: None  # is told of it before it starts
 
 
 @dataclass(frozen=True)
@@ -127,16 +128,14 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
     settings = {each.name: given.pop(each.name) for each in chosen_fields() if each.name in given}
     chosen, artifact = Options(**given), artifact.resolve()
     leftovers.remove_of_the_dead()
-    run_dir = run_folder(chosen.run_dir)
-    keep = chosen.run_dir is not None
+    run_dir, keep = run_folder(chosen.run_dir), chosen.run_dir is not None
     mine = hold(run_dir)
     try:
         server = _start(artifact, chosen, settings, run_dir)
         try:  # from here on: a signal may come at once
             runs_in = instruction_set(Settings(artifact, artifact, **settings))
-            log.info(
-                "serving %s (%s): http %s, grpc %s", artifact.name, runs_in, server.http_url, server.grpc_url
-            )
+            at = server.http_url, server.grpc_url
+            log.info("serving %s (%s): http %s, grpc %s", artifact.name, runs_in, *at)
             yield server
         finally:
             try:
@@ -145,8 +144,8 @@ def running_server(artifact: Path, **given: Any) -> Iterator[RunningServer]:
             finally:
                 (run_dir / SERVER_JSON).unlink(missing_ok=True)
                 keep = keep or server.supervisor.error is not None
-    except LaunchError:
-        keep = True  # the log is in it
+    except LaunchError as error:
+        keep = keep or not isinstance(error, Stopped)  # the log is in it
         raise
     finally:
         os.close(mine)
@@ -169,6 +168,7 @@ def _start(artifact: Path, options: Options, given: dict[str, Any], run_dir: Pat
         launch = _launch(files, artifact, options, given, run_dir, ports, token, digests)
         supervisor, traces = Supervisor(launch), given.get("trace_url", "")
         server = RunningServer(ports, token, run_dir, supervisor, launch.ensembles, traces)
+        options.supervised(supervisor)
         try:
             with ticking("starting the server"):
                 server.supervisor.start_and_wait(on_start=partial(_write_server_json, server))

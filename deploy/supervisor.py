@@ -16,7 +16,7 @@ from subprocess import Popen
 
 from deploy import probe, server_log, tritonserver
 from deploy.command import EXIT_TIMEOUT_S
-from deploy.launch import MORE_TIME, Launch, LaunchError, ServerLog, ended_early, passes, too_late
+from deploy.launch import MORE_TIME, Launch, LaunchError, ServerLog, Stopped, ended_early, passes, too_late
 from deploy.watch import Trouble, Watch
 from genrec import leftovers
 from genrec.catalogue import agreement
@@ -147,7 +147,7 @@ class Supervisor:
         deadline, problem = time.monotonic() + timeout_s, ""
         while True:
             if self._stopping.is_set():
-                raise LaunchError("stopped while starting", log_file, log_start)
+                raise Stopped("stopped while starting", log_file, log_start)
             if self._process.poll() is not None:
                 raise ended_early(self._process.returncode, log_file, log_start)
             left = deadline - time.monotonic()

@@ -23,6 +23,7 @@ from deploy.ports import Ports
 from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, running_router
 from deploy.router.limits import MOST_SERVERS, Limits
+from deploy.router.starting import Starting
 from genrec.catalogue.versions import catalogue_id
 from genrec.errors import InputError
 from genrec.files import write_whole
@@ -151,12 +152,13 @@ class Fleet:
     def _start(self, artifact: Path, tell: Tell) -> Generation:
         """Servers that answer, in the places that are free, with no users yet; all of them or none."""
         free = next(half for half in self._halves if half != self.serving.places)
-        made = Generation(artifact, free)
+        made, starting = Generation(artifact, free), Starting()
+        options = {**self._options, "supervised": starting.add}
         try:
             for number in range(1, len(free) + 1):
                 tell(f"starting server {number} of {len(free)} with {artifact}")
-                start = partial(made.stack.enter_context, running_server(artifact, **self._options))
-                made.servers.append(self._meanwhile(start))
+                start = partial(made.stack.enter_context, running_server(artifact, **options))
+                made.servers.append(self._meanwhile(start, starting.end))
                 self._check_ensembles(made.servers[-1])
             made.catalogue = catalogue_id(artifact)
             # Now, so that a router that was started again meanwhile has them all
@@ -216,18 +218,22 @@ class Fleet:
         finally:
             self._meanwhile(generation.stack.close)
 
-    def _meanwhile(self, work: Callable[[], T]) -> T:
+    def _meanwhile(self, work: Callable[[], T], break_off: Callable[[], None] = lambda: None) -> T:
         """What `work` gives, on another thread, as it takes long: until then a router that ends is started again.
 
-        While nobody is served it runs in this one, where a signal ends it at once. Raises RouterError, and as `work`,
-        which is over by then.
+        While nobody is served it runs in this one, where a signal ends it at once; else `break_off` is to end it soon.
+        Raises RouterError, and as `work`, which is over by then.
         """
         if not self.serving.servers:
             return work()
         with ThreadPoolExecutor(1) as thread:
             given = thread.submit(work)
-            while not wait([given], LOOK_S).done:
-                self._keep_router()
+            try:
+                while not wait([given], LOOK_S).done:
+                    self._keep_router()
+            except BaseException:
+                break_off()
+                raise
         return given.result()
 
     def _write_state(self) -> None:

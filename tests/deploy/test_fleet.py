@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from deploy.launch import LaunchError
 from deploy.launcher import RunningServer
 from deploy.ports import choose_ports
 from deploy.router import fleet as fleets
@@ -64,6 +66,37 @@ def test_a_router_that_ends_while_servers_start_is_started_again_meanwhile(
     at = f"http {server.http_url}  metrics http://{server.metrics_url}/metrics"
     assert told[-1] == f"server: {at}  run folder {server.run_dir}"
     assert fleet.coming and fleet.share == 30 and fleet.router.process.poll() is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_signal_while_new_servers_start_does_not_wait_for_them(
+    fleet: Fleet, ended: list[Path], monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """A large model takes minutes to start. Its supervisor may not be there yet, as while files are verified."""
+    fleet.coming, broken_off, stopped = None, threading.Event(), threading.Event()
+    signals = iter([KeyboardInterrupt])
+
+    @contextmanager
+    def slow(artifact: Path, supervised: Callable[[object], None], **_: object) -> Iterator[RunningServer]:
+        if not known:
+            broken_off.wait(60)
+        supervised(SimpleNamespace(stop=lambda wait: wait or stopped.set()))
+        told.set()
+        assert stopped.wait(60), "it is waited for until it answers"
+        raise LaunchError("stopped while starting", Path("none"), 0)
+        yield
+
+    def look() -> None:
+        if (not known or told.is_set()) and (signal := next(signals, None)):
+            broken_off.set()
+            raise signal
+
+    told = threading.Event()
+    monkeypatch.setattr(fleets, "running_server", slow)
+    monkeypatch.setattr(fleet, "_keep_router", look)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.move(NEW, 100)
+    assert stopped.is_set() and not ended
 
 
 def test_a_router_is_started_again_though_nothing_can_be_written_of_it(fleet: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from deploy import launcher, supervisor
+from deploy.launch import Stopped
 from deploy.launcher import running_server
 from tests.serving.servers import brief_server
 
@@ -45,3 +47,20 @@ def test_a_signal_while_it_is_written_leaves_no_server_json(
     with pytest.raises(KeyboardInterrupt), running_server(tiny, run_dir=tmp_path):
         pass
     assert not (tmp_path / "server.json").exists()
+
+
+def test_a_start_that_is_broken_off_leaves_no_run_folder(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a rollout's server. The log of one that failed is kept in it."""
+    made: list[Path] = []
+
+    def broken_off(*_: Any, **__: Any) -> None:
+        made.extend(tmp_path.iterdir())
+        raise Stopped("stopped while starting", tmp_path / "none", 0)
+
+    monkeypatch.setattr(supervisor.Supervisor, "start_and_wait", broken_off)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(Stopped), running_server(tiny):
+        pass
+    assert len(made) == 1 and not list(tmp_path.iterdir())
