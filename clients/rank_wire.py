@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clients.errors import ServerError
-from clients.request import integer, request_tensors, user_tensors, whole_numbers
+from clients.request import UNREADABLE, integer, request_tensors, user_tensors, whole_numbers
 from clients.wire import Answered, InferResult, answer_of
 from genrec.errors import InputError
 from genrec.report import PRE_INFER_OUTCOMES, PreInferReport, RankReport
@@ -52,7 +52,7 @@ def rank_tensors(
     if scores is not None:
         try:
             given = np.asarray(scores, np.float32)
-        except (TypeError, ValueError, OverflowError) as error:
+        except UNREADABLE as error:
             raise InputError("scores", f"are not numbers: {error}", "a number per candidate") from error
         if given.shape != tensors["candidates"].shape[1:]:
             limit = f"{tensors['candidates'].shape[1]}, one per candidate"

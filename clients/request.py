@@ -15,6 +15,8 @@ from genrec.settings import MOST_VALUES
 
 GroupNames = Iterable[str] | Iterable[int]
 SHOWN = 100  # characters of what is no group's name
+# What NumPy raises where it makes no array of numbers; the last of tensors that are a GPU's, or have gradients
+UNREADABLE = (ValueError, OverflowError, TypeError, RuntimeError)
 
 
 def request_tensors(
@@ -68,7 +70,7 @@ def whole_numbers(
     accepted = f"a sequence of whole numbers, {_range(dtype)}"
     try:
         items = np.asarray(values)
-    except (ValueError, OverflowError) as error:
+    except UNREADABLE as error:
         raise InputError(field, f"is not one list of numbers: {error}", accepted) from error
     if items.ndim != 1:
         raise InputError(field, f"has {items.ndim} dimensions", "1: a request holds one list")
