@@ -121,7 +121,7 @@ def headers_of(user_id: int | None, traceparent: str | None = None) -> dict[str,
     headers = {} if user_id is None else {USER_HEADER: str(int(user_id))}
     if traceparent is None:
         return headers
-    if not _TRACE.fullmatch(traceparent):
+    if not isinstance(traceparent, str) or not _TRACE.fullmatch(traceparent):
         limit = "W3C Trace Context: version-trace id-span id-flags, lower-case hex, as 00-<32>-<16>-01"
         raise InputError(TRACE_HEADER, f"is {traceparent!r}", limit)
     return {**headers, TRACE_HEADER: traceparent}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clients import rank_wire, request
+from clients import rank_wire, request, wire
 from genrec.errors import InputError
 
 
@@ -33,3 +33,10 @@ def test_what_numpy_cannot_read_is_told_by_its_name(error: Exception) -> None:
         rank_wire.rank_tensors([1], given, 1, None, None, None)
     with pytest.raises(InputError, match=r"^scores: are not numbers: "):
         rank_wire.rank_tensors([1], [2], 1, given, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("header", [b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01", 5, True], ids=str)
+def test_a_traceparent_is_text(header: Any) -> None:
+    """Not bytes, as a web server has headers."""
+    with pytest.raises(InputError, match=r"^traceparent: is "):
+        wire.headers_of(None, header)
