@@ -217,7 +217,7 @@ def test_selection_of_many_candidates_equals_a_sort():
         np.testing.assert_array_equal(some.parents, every.parents[best])
 
 
-def test_logits_of_minus_infinity_rank_last_and_are_never_nan():
+def test_logits_of_minus_infinity_rank_last_and_nan_is_refused():
     codes = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
     index = ValidityIndex.build(codes, (2, 2), np.ones(4, int), np.arange(4))
     none = np.full((1, 2), -np.inf, np.float32)
@@ -230,6 +230,10 @@ def test_logits_of_minus_infinity_rank_last_and_are_never_nan():
     huge = expand(Constraint(index), 1, np.array([[-3e38, 3e38]], np.float32), None, 2)
     assert huge.scores.tolist() == [-np.inf, 0.0]
     assert expand(Constraint(index), 2, np.zeros((2, 2), np.float32), half, 2).nodes.tolist() == [2, 3]
+    for row in (0, 1):  # also where the beams behind it are sound
+        nan = np.where(np.arange(2)[:, None] == row, np.nan, np.zeros((2, 2))).astype(np.float32)
+        with pytest.raises(InputError, match="logits"):
+            expand(Constraint(index), 2, nan, first, 4)
 
 
 @pytest.mark.parametrize("excluded", [[], [0], [35, 36], [69]])
