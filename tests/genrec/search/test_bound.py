@@ -146,6 +146,9 @@ def test_beams_are_chosen_in_their_order_and_the_first_of_equals():
     beams, scratch = beams_of([-1, -2, -2, -9, -2, -7]), Scratch()
     places = np.array([1, 2, 3, 4, 5])
     assert at_least(beams, places, -7.0, scratch).tolist() == [1, 2, 4, 5]
+    assert at_least(beams, places, -2.0, scratch).tolist() == [1, 2, 4], (
+        "a tie goes to the smaller path later"
+    )
     assert best_of(beams, places, 2, scratch).tolist() == [1, 2]
     assert best_of(beams, places, 4, scratch).tolist() == [1, 2, 4, 5]
     assert best_of(beams, places, 9, scratch).tolist() == places.tolist()
