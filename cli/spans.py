@@ -23,6 +23,11 @@ class Span:
     end: int
     parts: list[Span] = field(default_factory=list)
 
+    @property
+    def last_start(self) -> int:
+        """When the last of all that it is made of began."""
+        return max([self.start, *(part.last_start for part in self.parts)])
+
     def shifted(self, by: int) -> Span:
         """The same `by` ns later."""
         return Span(self.name, self.start + by, self.end + by, [part.shifted(by) for part in self.parts])
@@ -46,7 +51,8 @@ class Span:
 def way_of(spans: Iterable[Raw], start: int, end: int) -> Span:
     """The way of a request that the client sent at `start` and had the answer of at `end` (ns of Unix time).
 
-    `spans` are all of its trace. A server whose clock differs is put in the middle of the client's time.
+    `spans` are all of its trace. A server whose clock differs is put in the middle of the client's time. What it notes
+    as it tidies up, after the client has the answer, is cut off.
     """
     client = Span("client", start, end)
     inner: dict[str, list[Raw]] = {}
@@ -57,9 +63,9 @@ def way_of(spans: Iterable[Raw], start: int, end: int) -> Span:
     if not servers:
         return client
     server = servers[0]
-    if server.start < start or server.end > end:
+    if server.start < start or server.last_start > end:
         server = server.shifted((start + end - server.start - server.end) // 2)
-        server = server.within(start, end)  # it may note that it has sent after the client has read
+    server = server.within(start, end)
     around = (Span("send", start, server.start), server, Span("receive", server.end, end))
     return replace(client, parts=list(around))
 
