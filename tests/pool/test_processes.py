@@ -195,6 +195,14 @@ def test_a_damaged_table_is_an_empty_pool(pool, caplog):
     assert "damaged" in caplog.text or "torn" in caplog.text
 
 
+@pytest.mark.parametrize("word", [user_rows.GENERATION, user_rows.SPAN, user_rows.PAYLOAD])
+def test_a_row_that_says_other_than_what_lies_there_is_not_believed(pool, caplog, word):
+    """The KV of another span would be read as if it were this one's."""
+    write(pool, 7, [1, 2])
+    pool._map.table.entries[:, word] += 1
+    assert find(pool, 7, [1, 2]) is None and "torn" in caplog.text
+
+
 def test_a_table_that_is_damaged_while_an_entry_is_written_is_an_empty_pool(pool, caplog):
     asked = hashes(pool, 7, [1, 2])
     writing = pool.write_user(asked, 2 * STEP, 1000, owner_key(pool.secret, 7))
