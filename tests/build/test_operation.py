@@ -144,6 +144,7 @@ def test_a_prefill_equals_the_oracle_at_every_position(run, shape):
 PASTS = [  # heads, kv_heads, size, room for a past, its length per request, new tokens
     (2, 2, 8, 7, [5, 0], 3), (4, 2, 32, 260, [128, 256], 40), (2, 1, 64, 210, [200, 3], 130), (6, 2, 10, 1, [1], 300),
     (2, 1, 32, 400, [399], 1),
+    (2, 1, 32, 130, [127, 126], 3),  # one key and two of the new ones end a block of the past's
 ]  # fmt: skip
 
 
