@@ -164,6 +164,9 @@ def _own_keys(raw: dict[str, Any], known: set[str]) -> dict[str, Any]:
     hidden, heads = raw.get("hidden_size"), raw.get("num_attention_heads")
     if own.get("num_key_value_heads") is None and heads is not None:
         own["num_key_value_heads"] = heads  # configurations of the first Llamas do not have it
-    if own.get("head_dim") is None and type(hidden) is type(heads) is int and heads > 0:
-        own["head_dim"] = hidden // heads
+    if own.get("head_dim") is None:
+        if raw.get("model_type") == "qwen3":
+            own["head_dim"] = 128  # as transformers has it, whatever the sizes
+        elif type(hidden) is type(heads) is int and heads > 0:
+            own["head_dim"] = hidden // heads
     return own

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from genrec.artifact import load_config
 from genrec.errors import InputError
-from genrec.models.config import ModelConfig
+from genrec.models.config import MODEL_TYPES, ModelConfig
 from genrec.nn.checkpoint import load_generator
 from training.hugging_face.checkpoint import import_checkpoint
 from training.hugging_face.code_tokens import read_codes
@@ -54,6 +54,17 @@ def test_without_a_number_of_key_heads_there_are_as_many_as_heads(tmp_path: Path
     for more in ({}, {"num_key_value_heads": None}):
         config = ModelConfig.of(said | more, tmp_path)
         assert (config.num_key_value_heads, config.head_dim) == (8, 8)
+
+
+def test_a_qwen3_without_a_size_of_heads_has_the_usual_one(tmp_path: Path) -> None:
+    """For transformers it does not follow from other sizes, as it does of a Qwen2 and a Llama."""
+    said = {"hidden_size": 64, "num_attention_heads": 8, "codebook_sizes": [3], "max_history": 1}
+    for more in ({}, {"head_dim": None}):
+        sizes = {
+            kind: ModelConfig.of(said | more | {"model_type": kind}, tmp_path).head_dim
+            for kind in MODEL_TYPES
+        }
+        assert sizes == {"qwen3": 128, "qwen2": 8, "llama": 8}
 
 
 def test_an_item_has_one_semantic_id(tmp_path: Path) -> None:
