@@ -18,6 +18,8 @@ SIZES = (
 MOST = 2**20  # of any size: tensors of two or three of them can still be thought of
 PROMPT = ("prompt_before", "prompt_between", "prompt_after")
 MODEL_TYPES = ("qwen3", "qwen2", "llama")
+# By model type, keys that give it biases; a Qwen2 has always the same ones.
+BIASES = {"qwen3": ("attention_bias",), "llama": ("attention_bias", "mlp_bias")}
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,9 @@ def _own_keys(raw: dict[str, Any], known: set[str]) -> dict[str, Any]:
         raise InputError("partial_rotary_factor", f"is {turned!r}", "1")
     if raw.get("hidden_act", "silu") != "silu":
         raise InputError("hidden_act", f"is {raw['hidden_act']!r}", "silu")
+    for name in BIASES.get(str(raw.get("model_type")), ()):
+        if raw.get(name):
+            raise InputError(name, "is true", "false: biases are read of a qwen2 alone")
     if raw.get("use_sliding_window"):
         raise InputError("use_sliding_window", "is true", "false")
     if set(raw.get("layer_types") or ()) - {"full_attention"}:

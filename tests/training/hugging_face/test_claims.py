@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from genrec.artifact import load_config
-from genrec.errors import InputError
+from genrec.errors import ArtifactError, InputError
 from genrec.models.config import MODEL_TYPES, ModelConfig
 from genrec.nn.checkpoint import load_generator
 from training.hugging_face.checkpoint import import_checkpoint
@@ -65,6 +65,20 @@ def test_a_qwen3_without_a_size_of_heads_has_the_usual_one(tmp_path: Path) -> No
             for kind in MODEL_TYPES
         }
         assert sizes == {"qwen3": 128, "qwen2": 8, "llama": 8}
+
+
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+@pytest.mark.parametrize("key", ["attention_bias", "mlp_bias"])
+def test_biases_that_transformers_reads_and_an_import_does_not(kind: str, key: str, tmp_path: Path) -> None:
+    """A Qwen2 has the ones it has whatever is said, and a Qwen3 none in its MLP."""
+    said = {"model_type": kind, "head_dim": 8, "codebook_sizes": [3], "max_history": 1, key: True}
+    if key in {"llama": ("attention_bias", "mlp_bias"), "qwen3": ("attention_bias",)}.get(kind, ()):
+        with pytest.raises(
+            ArtifactError, match=rf"{key}: is true \(accepted: false: biases are read of a qwen2"
+        ):
+            ModelConfig.of(said, tmp_path)
+    else:
+        ModelConfig.of(said, tmp_path)
 
 
 def test_an_item_has_one_semantic_id(tmp_path: Path) -> None:
