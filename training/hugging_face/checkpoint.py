@@ -25,7 +25,7 @@ from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.manifest import record, stage_key
-from genrec.models.config import MODEL_TYPES, ModelConfig
+from genrec.models.config import MODEL_TYPES, PROMPT, ModelConfig
 from genrec.models.registry import CONFIG
 from genrec.nn.checkpoint import EMBEDDING, HEAD, fitting, read_tensors, save_tensors, weights_file
 from genrec.progress import ticking
@@ -151,6 +151,15 @@ def _hugging_face_config(path: Path) -> dict[str, Any]:
     positions = raw.get("max_position_embeddings")
     if positions is not None and type(positions) is not int:
         raise InputError(f"{path}, max_position_embeddings", f"is {positions!r}", "a whole number of tokens")
+    # What no import reads is told before interactions are read, which may take long; the vocabulary follows on them.
+    ours = {
+        "codebook_sizes": (1,),
+        "code_offsets": (),
+        "vocab_size": 1,
+        "max_history": 1,
+        **dict.fromkeys(PROMPT, ()),
+    }
+    ModelConfig.of({**raw, **ours}, path)
     return raw
 
 

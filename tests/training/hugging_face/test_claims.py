@@ -81,6 +81,16 @@ def test_biases_that_transformers_reads_and_an_import_does_not(kind: str, key: s
         ModelConfig.of(said, tmp_path)
 
 
+def test_a_model_that_no_import_reads_is_told_before_all_else(tmp_path: Path) -> None:
+    """Interactions may take minutes to read."""
+    published = publish(tmp_path, "codes")
+    path = published.checkpoint / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rope_parameters": {"rope_type": "yarn"}}))
+    published.options["items"].write_text("no items")
+    with pytest.raises(ArtifactError, match=r"rope_scaling: is of type 'yarn' \(accepted: default\)"):
+        import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options)
+
+
 def test_an_item_has_one_semantic_id(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("item,code_1,code_2\n7,<a_1>,<b_1>\n8,<a_1>,<b_2>\n7,<a_2>,<b_2>\n")
     with pytest.raises(InputError, match=r"x\.csv: line 4: item '7' is there twice"):
