@@ -87,10 +87,22 @@ def read_folder(folder: Path) -> Source:
     for interactions, items, column in LAYOUTS:
         found = [sorted(folder.glob(pattern)) for pattern in (interactions, items)]
         if all(found):
-            users = [path for pattern in OF_USERS for path in sorted(folder.glob(pattern))]
+            of_users = [sorted(folder.glob(pattern)) for pattern in OF_USERS]
+            _check_alone(folder, [*found, *of_users])
+            users = [path for paths in of_users for path in paths]
             return replace(read_tables(found[0][0], found[1][0], column), users=next(iter(users), None))
     wanted = "; ".join(f"{interactions} with {items}" for interactions, items, _ in LAYOUTS)
     raise InputError("source", f"folder {folder} holds no known pair of files", wanted)
+
+
+def _check_alone(folder: Path, found: Sequence[Sequence[Path]]) -> None:
+    """Raises InputError for a second file of a kind, as RecBole's of a split: what only one of them has were lost."""
+    for paths in found:
+        if len(paths) > 1:
+            names = ", ".join(path.name for path in paths)
+            raise InputError(
+                "source", f"folder {folder} has {len(paths)} of a kind: {names}", "one file of each kind"
+            )
 
 
 def unpack(name: str, cache: Path, into: Path, suffixes: Sequence[str]) -> list[Path]:

@@ -262,3 +262,12 @@ def test_of_a_folder_the_files_of_one_layout_are_read(
     (tmp_path / shown).unlink()
     with pytest.raises(InputError, match="holds no known pair of files"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("second", ["x.part2.inter", "x2.item", "x2.user"])
+def test_of_two_files_of_a_kind_none_is_left_out(tmp_path: Path, second: str) -> None:
+    for name in ("x.part1.inter", "x.item", "x.user", second):
+        (tmp_path / name).write_text("item\ttitle\na\tA\n")
+    says = rf"has 2 of a kind: x\S*, {second} \(accepted: one file of each"
+    with pytest.raises(InputError, match=says):
+        read_folder(tmp_path)
