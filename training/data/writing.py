@@ -80,6 +80,10 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
     """The files of ids, of the interactions that `engine` has. Returns the report. Raises InputError."""
     seen, user_keys = engine.keys("item"), engine.keys("user")
     unknown = seen.filter(pc.invert(pc.is_in(seen, source.keys)))
+    if len(unknown) == len(seen):
+        one, other = source.keys[0].as_py(), seen[0].as_py()
+        problem = f"has a row of no item of the interactions: {one!r} is none, {other!r} one"
+        raise InputError(str(source.described), problem, "items as the interactions spell them")
     unknown = unknown.take(pc.sort_indices(unknown))
     notes = list(source.notes)
     if len(unknown):

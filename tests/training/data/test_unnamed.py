@@ -59,6 +59,18 @@ def test_a_gap_of_pandas_is_no_key(tmp_path: Path) -> None:
         prepare(tmp_path / "artifact", interactions=tmp_path / "i.csv", items=tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize("key", ["{}.0", " {}", "0{}"])
+def test_items_that_are_spelled_in_another_way_are_refused(tmp_path: Path, key: str) -> None:
+    """As in CSV from a column with a gap, with spaces behind commas, or filled up: each item would be there twice."""
+    rows = "".join(f"1,{key.format(item)},{item}\n" for item in (10, 11, 12))
+    (tmp_path / "i.csv").write_text(f"user,item,timestamp\n{rows}")
+    (tmp_path / "t.csv").write_text("item,title\n10,A\n11,B\n12,C\n")
+    says = rf"t\.csv: has a row of no item of the interactions: '10' is none, '{key.format(10)}' one"
+    with pytest.raises(InputError, match=says):
+        prepare(tmp_path / "artifact", interactions=tmp_path / "i.csv", items=tmp_path / "t.csv")
+    assert not list((tmp_path / "artifact").iterdir())
+
+
 def test_a_long_number_is_spelled_as_one_also_where_it_is_a_float() -> None:
     """As a barcode is in a column that had a gap: else an item of interactions is none of the file of items."""
     values = [
