@@ -37,6 +37,10 @@ def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
     wrong = np.flatnonzero(~np.isfinite(times))
     if len(wrong):
         raise InputError(field, f"{where(path, first + wrong[0])} is {_shown(flat[int(wrong[0])])}", limit)
+    # Of a later block, which may have one row, it might be chance.
+    if not first and not pa.types.is_temporal(flat.type) and are_dates(times):
+        problem = f"{where(path, 0)} is {times[0]:.0f}, a date without dashes as all others are"
+        raise InputError(field, problem, limit)
     return times
 
 
@@ -75,6 +79,14 @@ def check_one_unit(unit: int, first: FirstTime) -> None:
             field, line, time = found
             problem = f"{line} is {time:.0f}, which looks like {UNITS[larger]}, and others are {UNITS[unit]}"
             raise InputError(field, problem, "one unit for all times")
+
+
+def are_dates(times: np.ndarray) -> bool:
+    """Whether all of n > 0 numbers are dates as 20240501, or 20240501120000: as seconds they were of August 1970."""
+    days = np.where(times < 10**8, times, times // 10**6)
+    month, day = days // 100 % 100, days % 100
+    found = (times % 1 == 0) & (days >= 19_800_101) & (days <= 20_991_231)
+    return bool((found & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all())
 
 
 def whole_seconds(times: np.ndarray, unit: int) -> np.ndarray:

@@ -133,6 +133,37 @@ def test_a_time_that_is_no_epoch_number_is_refused(tmp_path: Path, times: str, s
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize(
+    ("times", "read"),
+    [
+        ([20_240_101, 20_240_131, 20_991_231], False),
+        ([20_240_101_235_959, 19_800_101_000_000, 20_240_102_000_000], False),
+        ([20_240_101, 20_240_132, 20_991_231], True),  # seconds of some clock
+        ([20_240_101, 20_241_301, 20_991_231], True),
+        ([20_240_101.5, 20_240_131, 20_991_231], True),
+        ([1_600_000_000, 1_600_000_001, 20_240_101], True),
+    ],
+)
+def test_dates_without_dashes_are_no_seconds(
+    tmp_path: Path, kind: str, times: list[float], read: bool
+) -> None:
+    pq.write_table(
+        pa.table({"user": [1] * 3, "item": [10, 11, 12], "timestamp": times}), tmp_path / "i.parquet"
+    )
+    rows = "".join(f"1,{10 + n},{time}\n" for n, time in enumerate(times))
+    (tmp_path / "i.csv").write_text(f"user,item,timestamp\n{rows}")
+    path = tmp_path / f"i.{kind}"
+    if read:
+        assert next(read_interactions(path))["time"].to_pylist() == times
+        return
+    row = "row 1" if kind == "parquet" else "line 2"
+    with pytest.raises(
+        InputError, match=rf"column timestamp: {row} is {times[0]}, a date without dashes as all others"
+    ):
+        next(read_interactions(path))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
     ("times", "says"),
     [
         ([1_600_000_000, 1_600_000_000_000, 1_700_000_000], "1600000000, which looks like seconds, and others"),
