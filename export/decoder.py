@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.export import Dim
 
-from export.graph import Traced, write
+from export.graph import Traced, tokens_axis, write
 from export.hstu import HSTU_GRAPHS, export_hstu_graph
 from export.names import DRAFT, RESUME, RESUME_DRAFT
 from export.ranker import RANK_GRAPHS, export_rank_graph
@@ -66,7 +66,7 @@ def export_graph(generator: Generator, name: str, folder: Path) -> Path:
 
 def _prefill(generator: Generator) -> Traced:
     config = generator.config
-    batch, span = Dim("B", max=4096), Dim("S", max=config.max_prompt)
+    batch, span = Dim("B", max=4096), tokens_axis("S", config.max_prompt)
     return Traced(
         PrefillGraph(generator), (torch.zeros(2, 7, dtype=torch.int64), torch.tensor([5, 6])),
         ({0: batch, 1: span}, {0: batch}), ["tokens", "prompt_length"], ["logits", *shared_names(config)],
@@ -79,7 +79,7 @@ def _resume(generator: Generator) -> Traced:
 
 def _behind_past(graph: ResumeGraph | ResumeDraftGraph, config: ModelConfig, most: int, gives: str) -> Traced:
     """A graph that goes on behind a past with at most `most` tokens."""
-    new, past = Dim("Q", max=most), Dim("P", max=config.max_prompt)
+    new, past = tokens_axis("Q", most), tokens_axis("P", config.max_prompt)
     names = shared_names(config)
     shared = [torch.randn(1, config.num_key_value_heads, 7, config.head_dim) for _ in names]
     return Traced(
@@ -94,7 +94,7 @@ PROMPTS = {"prefill": _prefill, RESUME: _resume}
 
 def _decode(generator: Generator, level: int) -> Traced:
     config = generator.config
-    batch, span, beams = Dim("B", max=4096), Dim("S", max=config.max_prompt), Dim("W", max=4096)
+    batch, span, beams = Dim("B", max=4096), tokens_axis("S", config.max_prompt), Dim("W", max=4096)
     names, before = shared_names(config), unshared_names(config, level)
     shared = [torch.randn(2, config.num_key_value_heads, 7, config.head_dim) for _ in names]
     unshared = [torch.randn(2, 3, config.num_key_value_heads, config.head_dim) for _ in before]
@@ -117,7 +117,7 @@ def export_draft(generator: Generator, head: DraftHead, name: str, folder: Path)
     if name == RESUME_DRAFT:
         graph = _behind_past(ResumeDraftGraph(generator, head), config, longest, "states")
         return write(graph, functions(config, name), folder / f"{name}.onnx")
-    batch, span = Dim("B", max=4096), Dim("S", max=longest)
+    batch, span = Dim("B", max=4096), tokens_axis("S", longest)
     graph = Traced(
         PrefillDraftGraph(generator, head), (torch.zeros(2, 11, dtype=torch.int64), torch.tensor([5, 6])),
         ({0: batch, 1: span}, {0: batch}), ["tokens", "prompt_length"], ["states"],

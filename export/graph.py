@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import onnx
 import onnxscript.optimizer
 import torch
+from torch.export import Dim
 
 from export.functions import bodies
 from export.names import OPSET
@@ -18,6 +19,7 @@ from genrec.errors import ArtifactError
 from genrec.models.registry import DOMAIN, FUNCTIONS
 
 NO_LIMIT = 1 << 40  # elements
+EXAMPLE = 11  # tokens of the longest example that a graph is traced with
 
 
 class Traced(NamedTuple):
@@ -28,6 +30,11 @@ class Traced(NamedTuple):
     axes: tuple[Any, ...]
     inputs: Sequence[str]
     outputs: Sequence[str]
+
+
+def tokens_axis(name: str, most: int) -> Dim:
+    """An axis of up to `most` tokens, and no shorter than examples are: torch refuses one that is beyond its axis."""
+    return Dim(name, max=max(most, EXAMPLE))
 
 
 @torch.no_grad()

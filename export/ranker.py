@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.export import Dim
 
-from export.graph import Traced, write
+from export.graph import Traced, tokens_axis, write
 from export.names import EXTEND, RANK_ORDERS, RANK_PREFILL
 from genrec.models.config import ModelConfig
 from genrec.nn.rank_graphs import ExtendGraph, ItemFirstGraph, RankPrefillGraph, SplitGraph, UserFirstGraph
@@ -86,7 +86,7 @@ def _longest(ranker: Ranker) -> int:
 
 
 def _prefill(ranker: Ranker, _: int) -> Traced:
-    batch, span = Dim("B", max=4096), Dim("S", max=_longest(ranker))
+    batch, span = Dim("B", max=4096), tokens_axis("S", _longest(ranker))
     return Traced(
         RankPrefillGraph(ranker), (torch.zeros(2, 7, dtype=torch.int64),), ({0: batch, 1: span},),
         ["tokens"], shared_names(ranker.config),
@@ -95,7 +95,7 @@ def _prefill(ranker: Ranker, _: int) -> Traced:
 
 def _extend(ranker: Ranker, _: int) -> Traced:
     config = ranker.config
-    new, past = Dim("Q", max=_longest(ranker)), Dim("P", max=_longest(ranker))
+    new, past = tokens_axis("Q", _longest(ranker)), tokens_axis("P", _longest(ranker))
     entry, names = _user_entry(config), shared_names(config)
     return Traced(
         ExtendGraph(ranker), (torch.zeros(1, 5, dtype=torch.int64), torch.tensor([6]), entry),
@@ -109,7 +109,7 @@ def _split(ranker: Ranker, item_tokens: int) -> Traced:
     table, many, span, batch = (
         Dim("M", max=MOST_ITEMS),
         Dim("C", max=MOST_CANDIDATES),
-        Dim("S", max=_longest(ranker)),
+        tokens_axis("S", _longest(ranker)),
         Dim("B", max=4096),
     )
     users = Dim("U", max=4096)  # B too, but no shape may come from it: an engine may have each user apart
@@ -123,7 +123,7 @@ def _split(ranker: Ranker, item_tokens: int) -> Traced:
 
 def _user(ranker: Ranker, item_tokens: int) -> Traced:
     config, names = ranker.config, shared_names(ranker.config)
-    many, span = Dim("C", max=MOST_CANDIDATES), Dim("S", max=_longest(ranker))
+    many, span = Dim("C", max=MOST_CANDIDATES), tokens_axis("S", _longest(ranker))
     candidates = torch.zeros(1, 3, item_tokens, dtype=torch.int64)
     return Traced(
         UserFirstGraph(ranker), (candidates, torch.tensor([6]), _user_entry(config)),
@@ -136,7 +136,7 @@ def _item(ranker: Ranker, item_tokens: int) -> Traced:
     table, many, span = (
         Dim("M", max=MOST_ITEMS),
         Dim("C", max=MOST_CANDIDATES),
-        Dim("S", max=_longest(ranker)),
+        tokens_axis("S", _longest(ranker)),
     )
     chosen, tokens = torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 7, dtype=torch.int64)
     return Traced(
