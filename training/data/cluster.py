@@ -28,7 +28,8 @@ from genrec.progress import ticking
 from training.data.cutting import Ragged, histories_of
 from training.data.histories import BATCH_USERS, lists
 from training.data.interactions import SEQUENCES, files_of, of_times, read_interactions
-from training.data.tables import kind_of, where
+from training.data.kinds import kind_of
+from training.data.tables import where
 
 PARTITION_ROWS = 1 << 22  # of whole users, sorted at once in a task
 FILE = 1 << 40  # a row's place is its file's number times this, and its row there

@@ -14,16 +14,15 @@ import pyarrow.parquet as pq
 from genrec.errors import ArtifactError, InputError
 from genrec.progress import counting
 from training.data.json_object import read_each_once
+from training.data.kinds import check_file, kind_of
 from training.data.tables import (
     BLOCK_ROWS,
     ITEM,
     RATING,
     TIME,
     USER,
-    check_file,
     column,
     header_of,
-    kind_of,
     name_of,
     read_blocks,
     required,

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from genrec.errors import InputError
 from genrec.words import counted
 from training.data.interactions import files_of
+from training.data.kinds import check_file
 from training.data.tables import (
     GENRE,
     ITEM,
@@ -25,7 +26,6 @@ from training.data.tables import (
     TABLE,
     TITLE,
     YEAR,
-    check_file,
     read_table,
     required,
     text,

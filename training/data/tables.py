@@ -21,6 +21,7 @@ from genrec.words import counted
 from training.data.floats import spelled
 from training.data.json_items import ACCEPTED as JSON_ITEMS
 from training.data.json_items import read_json_items
+from training.data.kinds import check_file, kind_of
 from training.data.utf8 import unreadable
 
 USER = ("user", "user_id")
@@ -33,15 +34,6 @@ YEAR = ("release_year",)
 BLOCK_ROWS, BLOCK_BYTES = 1 << 20, 16 << 20
 TABLE = "a CSV, TSV or Parquet file"
 ITEMS_FILE = f"{TABLE} with columns item, title; or {JSON_ITEMS}"
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-JSON_LINES = (".jsonl", ".ndjson")
-SIGNS = {
-    b"\x1f\x8b": "is compressed (gzip)",
-    b"\x28\xb5\x2f\xfd": "is compressed (zstd)",
-    b"PK\x03\x04": "is a ZIP archive, or a workbook",
-    b"\xff\xfe": "is text in UTF-16, not UTF-8",
-    b"\xfe\xff": "is text in UTF-16, not UTF-8",
-}
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 # Empty, or pandas' own: of `Unnamed: 0` `clean` leaves the word.
 _UNNAMED = re.compile(r"|Unnamed|__index_level_\d+__")
@@ -102,11 +94,6 @@ def read_blocks(
         raise InputError(str(path), "is empty", "at least one row under the header")
 
 
-def kind_of(path: Path) -> str:
-    """How its name ends, in small letters."""
-    return path.suffix.lower()
-
-
 def header_of(path: Path) -> list[str]:
     """Names of the columns of CSV, TSV or Parquet that can be read."""
     if kind_of(path) == ".parquet":
@@ -130,23 +117,6 @@ def _plain(table: pa.Table) -> pa.Table:
 def is_unnamed(column: str) -> bool:
     """Whether nobody named a column: it is empty in the header, or pandas called its numbers of rows so."""
     return _UNNAMED.fullmatch(column) is not None
-
-
-def check_file(path: Path, accepted: str) -> None:
-    """Raises InputError for what is not there, or is no such file: a folder, a pipe, of another kind by its name."""
-    if not path.is_file():
-        raise InputError(str(path), "is not a regular file" if path.exists() else "does not exist", accepted)
-    if kind_of(path) in JSON_LINES:
-        raise InputError(str(path), "is JSON Lines, as its name says", accepted)
-    if kind_of(path) in COMPRESSED:
-        raise InputError(
-            str(path), f"is compressed, as its name says ({path.suffix})", f"{accepted}, unpacked"
-        )
-    with path.open("rb") as file:
-        begin = file.read(4)
-    for sign, problem in SIGNS.items():
-        if begin.startswith(sign):
-            raise InputError(str(path), f"{problem}, as its first bytes say", accepted)
 
 
 def _json(path: Path, *_: Sequence[tuple[str, ...]]) -> Iterator[pa.Table]:

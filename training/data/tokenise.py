@@ -21,8 +21,9 @@ from genrec.files import check_regular
 from genrec.progress import ticking
 from training.data.histories import BATCH_USERS, stored_items
 from training.data.json_object import read_each_once
+from training.data.kinds import kind_of
 from training.data.steps import Steps
-from training.data.tables import ITEM, kind_of, read_table, required, text, where
+from training.data.tables import ITEM, read_table, required, text, where
 from training.data.utf8 import unreadable
 from training.vectors.cooccurrence import cooccurrence_vectors
 from training.vectors.stored import ItemVectors, Stored

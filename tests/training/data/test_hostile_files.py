@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -59,6 +63,13 @@ def test_a_name_in_capitals_says_what_parquet_is(tmp_path: Path) -> None:
     assert prepared(tmp_path / "I.Parquet")[0]["ratings"] == [5, 4, 3]
 
 
+def written(write: Callable[[pa.Table, pa.BufferOutputStream], object]) -> bytes:
+    """A table in a form of columns."""
+    into = pa.BufferOutputStream()
+    write(pa.table({"user": ["u", "v"], "item": ["a", "b"], "timestamp": [1, 2]}), into)
+    return bytes(into.getvalue())
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -68,6 +79,12 @@ def test_a_name_in_capitals_says_what_parquet_is(tmp_path: Path) -> None:
         (b"user,item,timestamp\n\n", "is empty"),
         (gzip.compress(ROWS.encode(), mtime=0), "is compressed .gzip., as its first bytes say"),
         (b"PK\x03\x04\x14\0", "is a ZIP archive, or a workbook, as its first bytes say"),
+        (bz2.compress(ROWS.encode()), "is compressed .bzip2., as its first bytes say"),
+        (lzma.compress(ROWS.encode()), "is compressed .xz., as its first bytes say"),
+        (b"\x93NUMPY\x01\0v\0", "is an array of NumPy's, as its first bytes say"),
+        (pickle.dumps(ROWS), "is a pickle, as its first bytes say"),
+        (written(pyarrow.feather.write_feather), "is Arrow, or Feather, as its first bytes say"),
+        (written(pq.write_table), "is Parquet, as its first bytes say"),
         (ROWS.encode("utf-16"), "is text in UTF-16, not UTF-8, as its first bytes say"),
         (ROWS.encode() + b"   \n", "line 5 has 1 field .accepted: 4 fields: user, item"),
     ],
