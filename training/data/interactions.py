@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from training.data.tables import (
     RATING,
     TIME,
     USER,
+    clean,
     column,
     header_of,
     name_of,
@@ -38,6 +40,7 @@ SCHEMA = pa.schema(
     [("user", pa.string()), ("item", pa.string()), ("time", pa.float64()), ("rating", pa.int8())]
 )
 SEQUENCE_LINES = 1 << 14
+SHOWN = 1 << 12  # bytes of a first line, in which a header would show
 SEQUENCE = '{"user": [item, ...]} or text; events as CSV, TSV or Parquet'
 MOST_RATING = 100
 _RATING = r"^\+?0*(?:[1-9][0-9]?|100)(?:\.0*)?$"  # whole, 1 to MOST_RATING, also as `5.0`
@@ -131,7 +134,10 @@ def place_of(source: Path, rows: Path, column: str, key: str) -> tuple[str, str]
 
 def read_sequences(path: Path) -> Iterator[pa.Table]:
     """Lines `user item item ...` oldest first, or JSON {user: [item, ...]}; `time` is the position."""
-    check_file(path, "a sequence file")
+    check_file(path, SEQUENCE)
+    if kind_of(path) == ".txt" and _has_header(path):
+        problem = "begins with the header of a table, and a name in .txt says sequences"
+        raise InputError(str(path), problem, SEQUENCE)
     try:
         sequences = _of_json(path) if kind_of(path) == ".json" else _of_lines(path)
         line, known = 0, set()
@@ -152,6 +158,14 @@ def read_sequences(path: Path) -> Iterator[pa.Table]:
         raise unreadable(path, f"cannot be read: {error}", SEQUENCE) from error
     if not line:
         raise InputError(str(path), "is empty", "one user per line")
+
+
+def _has_header(path: Path) -> bool:
+    """Whether a first line names the columns of users and of items."""
+    with path.open("rb") as file:
+        first = file.readline(SHOWN).decode("utf-8-sig", "replace")
+    words = set(clean(re.split(r"[\s,;|]+", first.replace('"', ""))))
+    return not words.isdisjoint(USER) and not words.isdisjoint(ITEM)
 
 
 def _of_json(path: Path) -> Iterator[list[str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from genrec.errors import InputError
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 JSON_LINES = (".jsonl", ".ndjson")
+LONGEST_LINE = 1 << 20  # bytes of a line that are looked at
 PARQUET = b"PAR1\x15"
 SIGNS = {
     b"\x1f\x8b": "is compressed (gzip)",
@@ -45,3 +47,15 @@ def check_file(path: Path, accepted: str) -> None:
     for sign, problem in SIGNS.items():
         if begin.startswith(sign) and not (sign == PARQUET and kind_of(path) == ".parquet"):
             raise InputError(str(path), f"{problem}, as its first bytes say", accepted)
+    if kind_of(path) == ".json" and _has_values_in_lines(path):
+        raise InputError(str(path), "is JSON Lines, as its first line says", accepted)
+
+
+def _has_values_in_lines(path: Path) -> bool:
+    """Whether the first of several lines is a JSON value: files of gigabytes are, and a whole one is read at once."""
+    with path.open("rb") as file:
+        first, second = file.readline(LONGEST_LINE), file.readline(LONGEST_LINE)
+    try:
+        return bool(second.strip()) and isinstance(json.loads(first), dict | list)
+    except (ValueError, RecursionError):
+        return False

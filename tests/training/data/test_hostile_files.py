@@ -115,6 +115,7 @@ def test_a_mark_before_sequences_is_no_part_of_the_first_user(
             "cannot be read: it is no object with a user under every name",
         ),
         ('{"user": [', "is not readable JSON: Expecting value"),
+        ('{"user": 1, "item": 2}\n{"user": 1, "item": 3}\n', "is JSON Lines, as its first line says"),
     ],
 )
 def test_json_that_is_no_sequences_is_told_with_what_is_taken(
