@@ -57,7 +57,7 @@ GENERATE = Model(
     "generate",
     inputs=(TOKENS, TICKET, EXCLUDED, KEEP_FOR),
     outputs=(PATHS, SCORES),
-    warmups=(WarmUp("no_prompt", {"tokens": (32,), "excluded": (1,)}, NO_PROMPT),),
+    warmups=(WarmUp("no_prompt", {"tokens": (1,), "excluded": (1,)}, NO_PROMPT),),
     max_batch=128,
 )
 VALIDITY_LOOKUP = Model(

@@ -31,7 +31,7 @@ PREFILL_DRAFT = Model(
     outputs=(STATES,),
     max_batch=128,  # as `generate`: the step batches by tokens itself
     # A real pass, since it leaves nothing behind: the engine compiles before the first request.
-    warmups=(WarmUp("one_token", {"tokens": (32,)}, {"ticket": (1, 1, 0, 0, 0, 0)}),),
+    warmups=(WarmUp("one_token", {"tokens": (1,)}, {"ticket": (1, 1, 0, 0, 0, 0)}),),
 )
 DRAFT_BEAM = Model(
     "draft_beam",

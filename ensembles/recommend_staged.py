@@ -48,7 +48,7 @@ PREFILL = Model(
     inputs=(TOKENS, TICKET),
     outputs=(KV,),
     queue_delay_us=PREFILL_DELAY_US,
-    warmups=(WarmUp("no_prompt", {"tokens": (4,)}, NO_PROMPT),),
+    warmups=(WarmUp("no_prompt", {"tokens": (1,)}, NO_PROMPT),),
 )
 DECODE = Model(
     "decode",

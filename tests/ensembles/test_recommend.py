@@ -114,6 +114,12 @@ def test_warmup_must_fill_every_input() -> None:
         model_config(replace(ONE, warmups=(WarmUp("empty", {}),)))
 
 
+def test_no_warmup_is_longer_than_the_shortest_model_s_prompt() -> None:
+    """A step refuses more tokens than its model reads, and a server whose warm-up is refused does not start."""
+    warmups = [each for ensemble in ALL for model in ensemble.models for each in model.warmups]
+    assert {each.dims["tokens"] for each in warmups if "tokens" in each.dims} == {(1,)}
+
+
 @pytest.mark.parametrize("levels", [1, 3, 8])
 def test_ensembles_look_alike_from_outside_whatever_the_levels(levels: int) -> None:
     beam, staged, draft, rank, both, ahead = served(levels, draft=True, ranker=True)
