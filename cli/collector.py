@@ -48,7 +48,8 @@ class Collector:
             limit = "a free port; if a collector listens there already, look for traces there"
             raise InputError("collector", f"cannot listen at {url}: {error.strerror}", limit) from error
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}{parts.path}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        # Told to end, it looks so often, in s: else every `genrec trace` would take half a second more.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
     def take(self, path: str, body: bytes) -> str:
