@@ -13,7 +13,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -28,6 +27,7 @@ from clients.wire import Protocols, Recommendation
 from deploy.launcher import RunningServer
 from deploy.ports import choose_ports
 from genrec.errors import InputError
+from tests.web import Quiet, answering
 
 THREADS = 8
 TIMEOUT_S = 0.3
@@ -86,7 +86,7 @@ def test_no_thread_waits_beyond_the_timeout_for_a_server_that_is_silent(protocol
                 recommender.recommend([1])
 
 
-class Cutting(BaseHTTPRequestHandler):
+class Cutting(Quiet):
     """Answers the first request of a connection with a 503 and cuts the connection at the second."""
 
     protocol_version = "HTTP/1.1"
@@ -104,39 +104,28 @@ class Cutting(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.answer)
 
-    def log_message(self, *_: object) -> None:
-        pass
 
-
-class Grpc(BaseHTTPRequestHandler):
+class Grpc(Quiet):
     """Answers as a gRPC port does to who speaks HTTP/1.1: with a frame of settings."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.wfile.write(bytes.fromhex("000006040000000000000400100000"))
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 def test_who_speaks_another_protocol_is_not_there() -> None:
-    with ThreadingHTTPServer((LOOPBACK, 0), Grpc) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
+    with answering(Grpc) as web:
         url = f"{LOOPBACK}:{web.server_port}"
         with Recommender(url, "http") as recommender, pytest.raises(Unreachable, match="gRPC port"):
             recommender.recommend([1])
-        web.shutdown()
 
 
 @pytest.fixture
 def cutting() -> Iterator[tuple[str, list[tuple[str, int]]]]:
     """Address of such a server, and who asked it, in order."""
     kept: list[tuple[str, int]] = []
-    web = ThreadingHTTPServer((LOOPBACK, 0), type("Kept", (Cutting,), {"seen": kept}))
-    threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield f"{LOOPBACK}:{web.server_port}", kept
-    web.shutdown()
-    web.server_close()
+    with answering(type("Kept", (Cutting,), {"seen": kept})) as web:
+        yield f"{LOOPBACK}:{web.server_port}", kept
 
 
 def descriptors() -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from deploy import probe
+from tests.web import Quiet, answering
 
 ENSEMBLES = ("recommend", "recommend_staged", "recommend_draft")
 
@@ -15,21 +15,12 @@ def test_ensembles_are_asked_at_once() -> None:
     """A server that answers nobody before all three have asked."""
     together = threading.Barrier(len(ENSEMBLES))
 
-    class Answer(BaseHTTPRequestHandler):
+    class Answer(Quiet):
         def do_POST(self) -> None:
             together.wait(30)
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps({"outputs": [{"name": "item_ids"}, {"name": "report"}]}).encode())
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            assert probe.infer_all(f"127.0.0.1:{server.server_port}", ENSEMBLES, 1, timeout_s=20) == {}
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Answer) as server:
+        assert probe.infer_all(f"127.0.0.1:{server.server_port}", ENSEMBLES, 1, timeout_s=20) == {}

@@ -9,15 +9,15 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.web.app import STATIC
+from tests.web import Quiet, answering
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCRIPT = '<script type="module" src="/page.js"></script>'
@@ -48,7 +48,7 @@ document.title = JSON.stringify(said);
 </script>"""
 
 
-class _Page(SimpleHTTPRequestHandler):
+class _Page(Quiet, SimpleHTTPRequestHandler):
     def __init__(self, *given: Any, steps: str) -> None:
         self.steps = steps
         super().__init__(*given, directory=str(STATIC))
@@ -62,9 +62,6 @@ class _Page(SimpleHTTPRequestHandler):
         self.send_header("Content-Type", "text/html")
         self.end_headers()
         self.wfile.write(page.encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: apt-get install chromium")
@@ -91,13 +88,11 @@ class _Page(SimpleHTTPRequestHandler):
     ids=["left", "escaped", "one", "composed", "users"],
 )
 def test_what_comes_late_is_not_shown(steps: str, wanted: dict[str, object], tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Page, steps=steps)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(partial(_Page, steps=steps)) as server:
         url = f"http://127.0.0.1:{server.server_port}/"
         # As root, in a container, Chromium's sandbox cannot start; the page is ours. Its time is not the clock's.
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"]
         done = subprocess.run([str(CHROMIUM), *options, f"--user-data-dir={tmp_path}", url], capture_output=True,
                               text=True, timeout=120, check=True)  # fmt: skip
-        server.shutdown()
     found = re.search("<title>(.*)</title>", done.stdout)
     assert found and json.loads(found[1]) == wanted

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
+
+from tests.web import Quiet, answering
 
 LOOPBACK = "127.0.0.1"
 
@@ -33,7 +33,7 @@ def failing() -> Iterator[Failing]:
             kept.headers.append(dict(context.invocation_metadata()))
             context.abort(grpc.StatusCode.INTERNAL, "in ensemble 'recommend', prefill: internal error")
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             kept.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -43,20 +43,14 @@ def failing() -> Iterator[Failing]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
     rpc = grpc.server(ThreadPoolExecutor(1))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(), rpc)
     kept.urls["grpc"] = f"{LOOPBACK}:{rpc.add_insecure_port(f'{LOOPBACK}:0')}"
     rpc.start()
-    web = ThreadingHTTPServer((LOOPBACK, 0), Handler)
-    kept.urls["http"] = f"{LOOPBACK}:{web.server_port}"
-    threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield kept
+    with answering(Handler) as web:
+        kept.urls["http"] = f"{LOOPBACK}:{web.server_port}"
+        yield kept
     rpc.stop(None)
-    web.shutdown()
-    web.server_close()
 
 
 @pytest.fixture

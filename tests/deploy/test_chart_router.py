@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 
@@ -19,6 +19,7 @@ import pytest
 from deploy.ports import choose_ports
 from tests.deploy.test_chart import CLAIM, one, rendered
 from tests.serving.processes import until
+from tests.web import Quiet
 
 STAYS, LEAVES = "127.0.0.2", "127.0.0.3"
 HOSTS = {
@@ -88,7 +89,7 @@ class Pod(ThreadingHTTPServer):
     def __init__(self, host: str, port: int) -> None:
         self.may_answer, self.asked = threading.Event(), threading.Event()
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Quiet):
             server: Pod
 
             def do_GET(self) -> None:
@@ -102,11 +103,8 @@ class Pod(ThreadingHTTPServer):
                 self.server.may_answer.wait()
                 self.do_GET()
 
-            def log_message(self, *_: object) -> None:
-                pass
-
         super().__init__((host, port), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def handle_error(self, *_: object) -> None:
         """HAProxy ends its checks as soon as it has read enough."""

@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from deploy.router.haproxy import RouterError
 from genrec.errors import InputError
 from tests.deploy.conftest import NEW, OLD
 from tests.serving.processes import until
+from tests.web import Quiet, answering
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
 
@@ -133,7 +133,7 @@ def busy(fleet: Fleet) -> Iterator[Fleet]:
     """The old server is ready, and works on a request that it does not answer."""
     answer = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -142,9 +142,6 @@ def busy(fleet: Fleet) -> Iterator[Fleet]:
             answer.wait()
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
     router, url = fleet.router, f"http://{fleet.router.ports.http_url}/v2"
 
     def ready() -> bool:
@@ -152,8 +149,7 @@ def busy(fleet: Fleet) -> Iterator[Fleet]:
             return urllib.request.urlopen(f"{url}/health/ready", timeout=30).status == 200
         return False
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http, ThreadPoolExecutor() as pool:
-        pool.submit(http.serve_forever)
+    with answering(Handler) as http, ThreadPoolExecutor() as pool:
         router.fill("a1", Ports(http.server_port, http.server_port, http.server_port))
         router.weigh("a1", 100)
         try:
@@ -163,7 +159,6 @@ def busy(fleet: Fleet) -> Iterator[Fleet]:
             yield fleet
         finally:
             answer.set()
-            http.shutdown()
 
 
 def test_who_is_still_busy_is_not_waited_for_without_end(

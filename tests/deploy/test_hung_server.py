@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -19,6 +18,7 @@ from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, running_router
 from deploy.router.limits import Limits
 from tests.serving.processes import until
+from tests.web import Quiet, answering
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
 USERS = range(40)
@@ -28,7 +28,7 @@ USERS = range(40)
 def ready_server(name: str, answer: Callable[[], str]) -> Iterator[ServerPlace]:
     """One that is always ready, and says to requests what `answer` does; it hangs up where that is nothing."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -40,15 +40,8 @@ def ready_server(name: str, answer: Callable[[], str]) -> Iterator[ServerPlace]:
                     self.do_GET()
                     self.wfile.write(said.encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http, ThreadPoolExecutor(1) as pool:
-        pool.submit(http.serve_forever)
-        try:
-            yield ServerPlace(name, http.server_port, http.server_port, 100)
-        finally:
-            http.shutdown()
+    with answering(Handler) as http:
+        yield ServerPlace(name, http.server_port, http.server_port, 100)
 
 
 def ask(router: Router, user: int, after_s: float = 0.0) -> str:

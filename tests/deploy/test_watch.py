@@ -8,9 +8,8 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from genrec.steps import STEPS
 from genrec.steps.later import AnswersLater
 from tests.deploy.launches import launch
 from tests.serving.processes import until
+from tests.web import Quiet, answering
 
 MODELS = Path(__file__).resolve().parents[2] / "model_repository"
 
@@ -125,7 +125,7 @@ class Asked:
 
 @pytest.fixture
 def asked() -> Iterator[Asked]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -138,14 +138,9 @@ def asked() -> Iterator[Asked]:
             server.answered += server.meanwhile
             self.send_error(500)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http, ThreadPoolExecutor(1) as pool:
+    with answering(Handler) as http:
         server = Asked(http)
-        pool.submit(http.serve_forever)
         yield server
-        http.shutdown()
 
 
 def asking(about: Launch, asked: Asked) -> Launch:

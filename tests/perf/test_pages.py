@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from perf.kit import dashboard_picture
 from perf.relay.measure import computed_tokens
+from tests.web import Quiet, answering
 
 METRICS = """\
 # HELP genrec_rank_tokens_total of rankings
@@ -25,23 +24,14 @@ genrec_pre_inferred_tokens_total{model="score_candidates"} 12
 def page(text: str) -> Iterator[str]:
     """host:port of a server that answers everything with `text`."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Answers(Quiet):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(text.encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Answers) as server:
+        yield f"127.0.0.1:{server.server_port}"
 
 
 @pytest.fixture(autouse=True)
