@@ -33,7 +33,7 @@ from tests.serving.processes import until
 from tests.serving.servers import brief_server
 
 WIDTH, LEVELS = 32, 3
-USERS = range(40)
+USERS = range(12)
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
 
 
