@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from genrec.engine.openvino_graphs import WEIGHTS_FILE, OpenVinoGraphs
 from genrec.errors import ArtifactError
 from tests.build.sets import NUMPY_TYPES, PARAMS, library_of
 
+ROWS = [(1, 1), (1, 31), (2, 16), (3, 11), (1, 256), (2, 150), (1, 290)]
+SHAPES = [(32, 32), (96, 64), (288, 32), (512, 160)]
 BITS = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}  # of values, as tensors take them
 of_this_cpu = pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX-512")
 
@@ -92,28 +95,26 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
-@pytest.mark.parametrize("rows", [(1, 1), (1, 31), (2, 16), (3, 11), (1, 256), (2, 150), (1, 290)])
-@pytest.mark.parametrize("shape", [(32, 32), (96, 64), (288, 32), (512, 160)])
 @pytest.mark.parametrize("after", ["nothing", "add", "silu", "widen"])
 @pytest.mark.parametrize("eps", [0.0, 0.25])
-def test_it_is_the_product_and_what_surrounds_it(library, rows, shape, after, eps):
-    deep, wide = shape
-    draw = np.random.default_rng(0)
-    x, weights = (
-        library.rounded(draw.standard_normal(size, np.float32)) for size in ((*rows, deep), (wide, deep))
-    )
-    added = [library.rounded(draw.standard_normal((*rows, wide), np.float32))] if after == "add" else []
-    truth = x.astype(np.float64) @ weights.T
-    if eps:
-        truth /= np.sqrt((x**2).mean(-1, keepdims=True) + eps)
-    if after == "add":
-        truth += added[0]
-    if after == "silu":
-        halves = truth.reshape(*rows, -1, 2, BLOCK // 2)
-        truth = (silu(halves[..., 0, :]) * halves[..., 1, :]).reshape(*rows, -1)
-    found = run(library, after, x, weights, *added, eps=eps)
-    close = 2e-6 if after == "widen" else library.close
-    np.testing.assert_allclose(found, truth, rtol=0, atol=close * abs(truth).max())
+def test_it_is_the_product_and_what_surrounds_it(library, after, eps):
+    for rows, (deep, wide) in product(ROWS, SHAPES):
+        draw = np.random.default_rng(0)
+        x, weights = (
+            library.rounded(draw.standard_normal(size, np.float32)) for size in ((*rows, deep), (wide, deep))
+        )
+        added = [library.rounded(draw.standard_normal((*rows, wide), np.float32))] if after == "add" else []
+        truth = x.astype(np.float64) @ weights.T
+        if eps:
+            truth /= np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+        if after == "add":
+            truth += added[0]
+        if after == "silu":
+            halves = truth.reshape(*rows, -1, 2, BLOCK // 2)
+            truth = (silu(halves[..., 0, :]) * halves[..., 1, :]).reshape(*rows, -1)
+        found = run(library, after, x, weights, *added, eps=eps)
+        close = (2e-6 if after == "widen" else library.close) * abs(truth).max()
+        np.testing.assert_allclose(found, truth, rtol=0, atol=close, err_msg=f"{rows}, {deep} by {wide}")
 
 
 def test_a_row_does_not_depend_on_those_beside_it(library):
