@@ -11,6 +11,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,6 @@ def settled(server: RunningServer, requests: float) -> list[Sample]:
     return scrape(server.metrics_url)
 
 
-@pytest.mark.serving
 def quiet(server: RunningServer) -> list[Sample]:
     """A scrape once every model has published what it counted: nothing has moved for longer than they take."""
     before, since = "", time.monotonic()
@@ -139,16 +139,22 @@ def quiet(server: RunningServer) -> list[Sample]:
     return samples
 
 
+@pytest.fixture(scope="module")
+def loaded(asked: RunningServer, items: list[int]) -> list[Sample]:
+    """What a server says that has had a `load`, and was asked nothing else but its launcher's probes."""
+    load(asked, items)
+    settled(asked, 23)
+    return quiet(asked)
+
+
+@pytest.mark.serving
 class TestServed:
     """In this order: later tests are harder on the server."""
 
     def test_every_series_that_is_named_exists_and_is_labelled_as_said(
-        self, asked: RunningServer, routed: Router | None, items: list[int]
+        self, loaded: list[Sample], routed: Router | None
     ) -> None:
-        load(asked, items)
-        settled(asked, 20)
-        samples = quiet(asked)
-        samples += scrape(routed.ports.metrics_url) if routed else []
+        samples = [*loaded, *(scrape(routed.ports.metrics_url) if routed else [])]
         for query in [*QUERIES, *EXPRESSIONS]:
             labels = grouped_by(query)
             for selector in selectors(query):
@@ -163,35 +169,28 @@ class TestServed:
             models = {s.labels["model"] for s in samples if s.name == family.series()[0]}
             assert not family.models or models == set(family.models)
 
-    def test_they_move_with_what_they_count(self, asked: RunningServer, items: list[int]) -> None:
-        before = quiet(asked)
-        load(asked, items)
-        settled(asked, total(before, "genrec_requests_total") + 23)
-        after = quiet(asked)
-
-        def more(name: str, **labels: str) -> float:
-            return total(after, name, **labels) - total(before, name, **labels)
-
-        assert more("genrec_requests_total", outcome="popularity") >= 3
-        assert more("genrec_requests_total", outcome="bad_input") == 3
-        assert more("genrec_requests_total", outcome="answered") >= 12
-        assert more("genrec_requests_total", outcome="deadline") >= 1
-        assert more("genrec_requests_total", outcome="failed") == 0
+    def test_they_are_what_they_count(self, loaded: list[Sample]) -> None:
+        counted = partial(total, loaded)
+        assert counted("genrec_requests_total", outcome="popularity") >= 3
+        assert counted("genrec_requests_total", outcome="bad_input") == 3
+        assert counted("genrec_requests_total", outcome="answered") >= 12
+        assert counted("genrec_requests_total", outcome="deadline") >= 1
+        assert counted("genrec_requests_total", outcome="failed") == 0
         for kind in ("read", "unknown", "cut"):
-            assert more("genrec_history_items_total", kind=kind) >= 12
+            assert counted("genrec_history_items_total", kind=kind) >= 12
         for name in ("queue_seconds", "batch_seconds", "batch_requests", "batch_tokens", "prompt_tokens"):
-            assert more(f"genrec_{name}_count") >= 4
-            assert more(f"genrec_{name}_sum") > 0
-            assert more(f"genrec_{name}_bucket", le="+Inf") == more(f"genrec_{name}_count")
-        assert more("genrec_beams_total", kind="kept") >= more("genrec_beams_total", kind="scored") > 0
+            assert counted(f"genrec_{name}_count") >= 4
+            assert counted(f"genrec_{name}_sum") > 0
+            assert counted(f"genrec_{name}_bucket", le="+Inf") == counted(f"genrec_{name}_count")
+        assert counted("genrec_beams_total", kind="kept") >= counted("genrec_beams_total", kind="scored") > 0
         for name, bad in (("genrec_draft_beams_total", "lost"), ("genrec_semantic_ids_total", "invalid")):
-            assert more(name, verdict="valid") > more(name, verdict=bad) == 0
-        assert more("genrec_list_items_total", kind="answered") >= 3 * (4 * 5 + 3)
-        assert more("genrec_list_items_total", kind="short") == 3 * 2
-        assert total(after, "genrec_arena_slots") == 64
-        assert more("genrec_rankings_total", order="split") >= 2  # probes rank too
-        assert more("genrec_rank_tokens_total", kind="user_reused") >= 15
-        assert total(after, "genrec_pool_entries", kind="items") >= 10
+            assert counted(name, verdict="valid") > counted(name, verdict=bad) == 0
+        assert counted("genrec_list_items_total", kind="answered") >= 3 * (4 * 5 + 3)
+        assert counted("genrec_list_items_total", kind="short") == 3 * 2
+        assert counted("genrec_arena_slots") == 64
+        assert counted("genrec_rankings_total", order="split") >= 2  # probes rank too
+        assert counted("genrec_rank_tokens_total", kind="user_reused") >= 15
+        assert counted("genrec_pool_entries", kind="items") >= 10
 
     def test_every_request_counts_once_whatever_of_its_answer_is_asked_for(
         self, asked: RunningServer, items: list[int]
