@@ -65,11 +65,8 @@ class Asking:
         return {**told, "ms": (end - start) / 1e6, "trace": trace if self._collector else None}
 
     def _told(self, answer: Recommendation) -> dict[str, Any]:
-        pairs = zip(answer.item_ids, answer.scores, strict=True)
-        items = [
-            {**self._shelf.item(item, answer.catalogue_version), "score": float(score)}
-            for item, score in pairs
-        ]
+        named = self._shelf.named(answer.item_ids, answer.catalogue_version)
+        items = [{**each, "score": float(score)} for each, score in zip(named, answer.scores, strict=True)]
         facts = ("by", "dropped", "cut", "prompt_tokens", "valid", "catalogue_version")
         return {"items": items, **{name: getattr(answer, name) for name in facts}}
 

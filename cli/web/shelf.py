@@ -56,11 +56,9 @@ class Shelf:
         folder = folder_of(self._artifact, self._served)
         return list(Groups.load(folder, len(self._current)).names[:GROUPS_SHOWN])
 
-    def item(self, item_id: int, version: int | None = None) -> dict[str, Any]:
-        """Id and title, "" where the catalogue has none. The id as text: a browser rounds numbers beyond 2^53."""
-        catalogue = self._current if version is None else self._catalogue(version)
-        row = int(catalogue.rows_of([item_id])[0])
-        return {"id": str(item_id), "title": str(catalogue.titles[row]) if row >= 0 else ""}
+    def named(self, item_ids: NDArray[np.int64], version: int) -> list[dict[str, Any]]:
+        """Ids and titles of a version."""
+        return _named(self._catalogue(version), item_ids)
 
     def search(self, typed: str) -> list[dict[str, Any]]:
         """Items of the version that is served now whose title has `typed` in it: titles that begin with it first, then
@@ -79,7 +77,7 @@ class Shelf:
         if not len(rows) and typed.isdecimal() and len(typed) <= 19 and int(typed) < 2**63:
             rows = current.rows_of([int(typed)])
             rows = rows[rows >= 0]
-        return [self.item(int(current.item_ids[row])) for row in rows]
+        return _named(current, current.item_ids[rows])
 
     def ids(self, field: str, given: Any) -> list[int]:
         """Of items that are named by ids or keys, with commas between. Raises InputError, ArtifactError."""
@@ -102,10 +100,7 @@ class Shelf:
         if not len(found):
             raise InputError("user", f"{user} is not in the data", limit)
         items = self._histories.of(found).newest(MOST_VALUES).items
-        return {
-            "user": str(ids[found[0]]),
-            "history": [self.item(item) for item in items],
-        }
+        return {"user": str(ids[found[0]]), "history": _named(self._current, items)}
 
     def _catalogue(self, version: int) -> Catalogue:
         if version not in self._versions:
@@ -129,6 +124,12 @@ class Shelf:
             titles = pa.array([str(title or "") for title in catalogue.titles], pa.string())
             self._texts = catalogue, titles
         return self._texts[1]
+
+
+def _named(catalogue: Catalogue, item_ids: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Ids and titles, "" where there is none. Ids as text: a browser rounds numbers beyond 2^53."""
+    titles = [str(catalogue.titles[row]) if row >= 0 else "" for row in catalogue.rows_of(item_ids)]
+    return [{"id": str(item), "title": title} for item, title in zip(item_ids, titles, strict=True)]
 
 
 def _is_so(found: pa.Array) -> NDArray[np.bool_]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from build.catalogue import add_items
+from cli.web import shelf as shelves
 from cli.web.shelf import Shelf
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
@@ -23,6 +26,15 @@ def test_items_that_a_swap_brings_are_found(shop: Path, items: list[int], tmp_pa
     assert shelf.search("brand") == [{"id": str(max(items) + 1), "title": "Brand new"}]
     point(artifact, read_current(artifact).back())
     assert shelf.search("brand") == []
+
+
+def test_a_history_is_named_by_one_look_at_what_is_served(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look reads the manifests of versions: one for each of a bot's events took seconds, and might see a swap."""
+    shelf, looks = Shelf(shop), []
+    monkeypatch.setattr(shelves, "read_current", lambda artifact: looks.append(1) or read_current(artifact))
+    assert len(shelf.user("20")["history"]) == 5 and len(looks) == 1
 
 
 def test_titles_of_a_catalogue_that_was_are_not_found(tmp_path: Path) -> None:
