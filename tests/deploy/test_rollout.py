@@ -42,8 +42,10 @@ WIDTH, TOP_K = 32, 10
 ROUTE = """
 import sys
 from pathlib import Path
+from deploy import supervisor
 from deploy.router.limits import Limits
 from deploy.router.route import route
+supervisor.GRACE_S = 0.0  # a server waits for seconds until its router closes connections that it keeps
 limits, targets = Limits(64, 64, 5000), Path(sys.argv[2])
 route(Path(sys.argv[1]), 1, limits, grpc_port=None, targets=targets, beam_width=32, ensembles=("recommend",))
 """
