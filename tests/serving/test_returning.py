@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from clients.recommender import Recommendation, Recommender
 from deploy.launcher import RunningServer
-from deploy.pools import pools_of
 from tests.deploy.prometheus import scrape, total
 from tests.serving.servers import brief_server
 from tests.tiny import tiny_artifact, tiny_catalogue
@@ -104,8 +102,3 @@ def test_many_users_at_once_who_come_again(server: RunningServer) -> None:
         for got, want in threads.map(ask, visits):
             equal(got, want)
     assert reused(server, before + 1) > before
-
-
-def test_a_small_model_has_no_pool(tiny: Path) -> None:
-    with brief_server(tiny, beam_width=32, ensembles=("recommend",)):
-        assert not pools_of(tiny)

@@ -14,6 +14,8 @@ from tritonclient.utils import InferenceServerException
 
 from deploy import probe
 from deploy.launcher import RunningServer
+from deploy.pools import pools_of
+from deploy.switch import servers_of
 from ensembles.description import Ensemble
 from ensembles.local import LocalRuntime
 from ensembles.recommend import recommend
@@ -41,6 +43,10 @@ def test_deep_probe_answers(server: RunningServer, items: list[int]) -> None:
         answered = probe.answered(server.metrics_url, timeout_s=5)
         assert answered and answered[ensemble]
     assert not probe.infer(server.http_url, "nothing", items[0], timeout_s=30).alive
+
+
+def test_a_small_model_has_no_pool(server: RunningServer, tiny: Path) -> None:
+    assert servers_of(tiny) and not pools_of(tiny)
 
 
 @pytest.mark.parametrize("ensemble", [recommend(), recommend_staged(3)], ids=lambda e: e.name)
