@@ -73,8 +73,8 @@ def _opened(artifact: Path) -> Iterator[pq.ParquetFile]:
 
 
 class Lists:
-    """The answers that are there, a file per block in the folder `parts`; a run of the same `key` takes them over. Those
-    of another run go when this one has its first.
+    """The answers that are there, a file per block in the folder `parts`; a run of the same `key` takes them over.
+    Those of another run go when this one has its first.
 
     `blocks` counts them. `keys`: as `genrec.catalogue.keys.load_keys` has them.
     """
