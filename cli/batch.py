@@ -36,19 +36,20 @@ def run(a: argparse.Namespace) -> None:
     """Answer all of them; how it went goes to stderr."""
     from cli.batch_answers import local_answers, server_answers
     from cli.batch_files import BLOCK_USERS, blocks_of, users_in, writing
-    from cli.show import other_catalogue
+    from cli.show import name_of_server, other_catalogue
     from genrec.catalogue.keys import load_keys
     from genrec.progress import counting
 
     check_where(a, LOCAL)
     wishes, users = wishes_of(a), users_in(a.artifact)
+    name = name_of_server(a.url, a.protocol) if a.url else ""
     if not a.url:
         tell_outdated(a.artifact)
-    elif note := other_catalogue(a.artifact, a.url, a.protocol):
+    elif note := other_catalogue(a.artifact, name):
         print(note, file=sys.stderr)
     by, versions, short, begun = Counter[str](), set[int](), 0, time.monotonic()
     with (
-        writing(a.out, load_keys(a.artifact), _key(a, wishes, users)) as lists,
+        writing(a.out, load_keys(a.artifact), _key(a, wishes, users, name)) as lists,
         (server_answers if a.url else local_answers)(a, wishes) as answers_to,
         counting("batch", users, "user") as bar,
     ):
@@ -68,8 +69,11 @@ def run(a: argparse.Namespace) -> None:
     print(f"{a.out}: {', '.join(notes)}", file=sys.stderr)
 
 
-def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int) -> str:
-    """What answers follow from: those of a run that ended are taken over where all of it is the same."""
+def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int, server: str = "") -> str:
+    """What answers follow from: those of a run that ended are taken over where all of it is the same.
+
+    The `server` has a name; what ends it says what it serves, wherever it is.
+    """
     from cli.batch_files import BLOCK_USERS
     from clients.rank_wire import RECOMMEND_AND_RANK
     from genrec.catalogue.versions import read_current
@@ -81,6 +85,7 @@ def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int) -> str:
     facts = {
         "artifact": digest_file(a.artifact / NAME), "catalogue": read_current(a.artifact).version, "users": users,
         "ensemble": a.ensemble, "top_k": a.top_k, "wishes": wishes, "beam_width": None if a.url else a.beam_width,
-        "block": BLOCK_USERS, "deltas": [digest_file(each) for each in deltas],
+        "block": BLOCK_USERS, "server": server.split("-")[-2:] if server else a.url,
+        "deltas": [digest_file(each) for each in deltas],
     }  # fmt: skip
     return json.dumps(facts)

@@ -103,20 +103,24 @@ def ask_local(artifact: Path, beam_width: int, decoder: str = "beam") -> Ask:
 
 def why_untitled(artifact: Path, url: str, protocol: Protocols, version: int) -> str:
     """Why items that a server answered with a catalogue version get no titles of the artifact: "" where they do."""
-    if why := other_catalogue(artifact, url, protocol):
+    if why := other_catalogue(artifact, name_of_server(url, protocol)):
         return f"no titles: {why}"
     if not (folder_of(artifact, version) / CATALOGUE).exists():
         return f"no titles: the server serves version {version} of the catalogue, which {artifact} lacks"
     return ""
 
 
-def other_catalogue(artifact: Path, url: str, protocol: Protocols) -> str:
-    """That a server may serve other items than the artifact's: "" where it says that it does not."""
+def name_of_server(url: str, protocol: Protocols) -> str:
+    """What it calls itself; "" where it does not say: it may be closed to us."""
     try:
         with Client(url, protocol) as client:
-            name = client.server_name()
-    except GenrecError:  # it may be closed to us
-        name = ""
+            return client.server_name()
+    except GenrecError:
+        return ""
+
+
+def other_catalogue(artifact: Path, name: str) -> str:
+    """That a server of this name may serve other items than the artifact's: "" where that says that it does not."""
     known = name.endswith(f"-{catalogue_id(artifact)}")
     return "" if known else f"the server does not say that it serves the catalogue of {artifact}"
 

@@ -60,7 +60,7 @@ class Client:
         return question.read(result)
 
     def server_name(self) -> str:
-        """What the server calls itself: of ours it ends with which catalogue it serves. Raises as `_ask`."""
+        """What the server calls itself: of ours it ends with the artifact and the catalogue. Raises as `_ask`."""
         try:
             metadata = self._client.get_server_metadata(**self._extra)
             return str(metadata.name if self.protocol == "grpc" else metadata["name"])

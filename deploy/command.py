@@ -40,11 +40,11 @@ def command(
     control: str = "",
     address: str = LOOPBACK,
     trace_url: str = "",
-    catalogue: str = "",
+    served: str = "",
 ) -> list[str]:
     """argv of tritonserver: loopback unless told otherwise, everything but inference behind secrets.
 
-    Its name, which its metadata tell, is `prefix` and which `catalogue` it serves.
+    Its name, which its metadata tell, is `prefix` and what is `served`, as `served_id` says it.
 
     `control` is the supervisor's own, with which it loads one model again; without it no model can be loaded, and what
     it would open is closed for good.
@@ -56,7 +56,7 @@ def command(
     mode = ["--model-control-mode=explicit", "--load-model=*"] if control else ["--model-control-mode=none"]
     return [
         str(files.binary),
-        f"--id={prefix}{catalogue}",  # by which the probe knows that it talks to this server
+        f"--id={prefix}{served}",  # by which the probe knows that it talks to this server
         f"--model-repository={repository}",
         f"--backend-directory={backends}",
         *mode,

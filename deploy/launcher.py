@@ -38,7 +38,7 @@ from ensembles.render import render
 from ensembles.served import served, with_instances
 from genrec import leftovers, manifest
 from genrec.artifact import load_config
-from genrec.catalogue.versions import catalogue_id
+from genrec.catalogue.versions import served_id
 from genrec.draft.options import has_draft
 from genrec.engine.exported import verify_served
 from genrec.errors import InputError
@@ -224,7 +224,7 @@ def _launch(
             control,
             options.address,
             settings.trace_url,
-            catalogue_id(artifact, digests),
+            served_id(artifact, digests),
         ),
         environment=command.environment(files, settings.environment(), settings.threads, private),
         prefix=prefix,

@@ -26,7 +26,7 @@ from ensembles.tensorrt_rank import ensembles_of
 from genrec import leftovers
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
-from genrec.catalogue.versions import catalogue_id, read_current
+from genrec.catalogue.versions import read_current, served_id
 from genrec.errors import ArtifactError
 from genrec.manifest import verify
 from genrec.models.config import ModelConfig
@@ -101,8 +101,8 @@ def main() -> None:
     backends = files.library.parent.parent
     leftovers.remove_of_the_dead()
     prefix = leftovers.own_prefix()  # of the server too: it takes this process over
-    catalogue = catalogue_id(options.artifact)
-    argv = command(files, models, backends, ports, secrets.token_hex(16), prefix, catalogue=catalogue)
+    served = served_id(options.artifact)
+    argv = command(files, models, backends, ports, secrets.token_hex(16), prefix, served=served)
     folder = leftovers.SHM / f"{prefix}{leftovers.SWAP}"
     agreement.create(folder, options.artifact, read_current(options.artifact).version)
     settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt", swap=folder)

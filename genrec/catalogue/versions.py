@@ -65,11 +65,14 @@ class Current(NamedTuple):
 
 
 def catalogue_id(artifact: Path, digest: Callable[[Path], str] = manifest.digest_file) -> str:
-    """Which catalogue an artifact has, and versions that were made beside it: a server's name ends with it.
-
-    `digest` is a sha256. Raises ArtifactError.
-    """
+    """Which catalogue an artifact has, and versions that were made beside it. `digest` is a sha256. ArtifactError."""
     return digest(artifact / CATALOGUE)[:ID_DIGITS]
+
+
+def served_id(artifact: Path, digest: Callable[[Path], str] = manifest.digest_file) -> str:
+    """What a server's name ends with: which artifact, by its manifest, and `catalogue_id`. Raises ArtifactError."""
+    made = manifest.digest_file(artifact / manifest.NAME)
+    return f"{made[:ID_DIGITS]}-{catalogue_id(artifact, digest)}"
 
 
 def folder_of(artifact: Path, version: int) -> Path:
