@@ -20,10 +20,11 @@ from genrec.artifact import load_config
 from genrec.catalogue.files import CATALOGUE, ITEM_TOKENS
 from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.keys import find_names, load_keys, save_keys
+from genrec.catalogue.keys import ITEMS, find_names, load_keys, save_keys
 from genrec.catalogue.soundness import changed_item
-from genrec.catalogue.versions import folder_of, locked, of_another_catalogue, versions_of
+from genrec.catalogue.versions import FOLDER, folder_of, locked, of_another_catalogue, versions_of
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_spared
 from genrec.models.config import ModelConfig
 from genrec.progress import counting
 from genrec.rank.item_tokens import find_tokens, token_numbers
@@ -41,6 +42,7 @@ def add_items(artifact: Path, items: Path, base: int | None = None) -> int:
     limit.
     """
     config = load_config(artifact)
+    check_spared([items], artifact / FOLDER, [ITEMS])
     given = read_table(items)
     with locked(artifact):
         base = base_of(artifact, base)

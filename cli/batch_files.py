@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clients.wire import Answered
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, put
-from genrec.manifest import making
+from genrec.manifest import making, recorded
 from genrec.rank.kinds import PAST_INPUTS
 from genrec.steps.known_features import KnownFeatures
 from genrec.steps.known_users import HISTORIES, KnownUsers
@@ -130,6 +130,8 @@ def writing(out: Path, keys: pa.Table, key: str) -> Iterator[Lists]:
     make = WRITERS.get(out.suffix.lower())
     if make is None or out.is_dir():
         raise InputError("out", f"is {str(out)!r}", "a file whose name ends in .parquet or .csv")
+    if out.parent.is_dir() and recorded(out.parent, out.name):  # or of a version of its catalogue
+        raise InputError("out", f"is {str(out)!r}, a file of the artifact", "another name")
     with making(out.parent, out.name):
         lists = Lists(out.with_name(f"{out.name}.parts"), key, keys)
         partial = lists.parts / out.name

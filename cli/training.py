@@ -7,7 +7,11 @@ from pathlib import Path
 
 from cli.options import add_artifact, add_device, at_least, check_read, positive
 from genrec.errors import InputError
-from genrec.rank.options import HISTORIES, TRAINED_FOR
+from genrec.files import check_spared
+from genrec.models.registry import CONFIG
+from genrec.rank.hstu import CONFIG as HSTU_CONFIG
+from genrec.rank.hstu import FEATURES, NEXT_CONFIG
+from genrec.rank.options import HISTORIES, OPTIONS, TRAINED_FOR
 
 MOST_THREADS = 4096  # more than a machine has cores; torch starts whatever it is told
 AS_MADE = "the ranker stays as it was made"
@@ -15,6 +19,14 @@ MEMORY = {  # settings that an update's memory grows with
     "generator": "batch_items", "draft": "batch_items", "ranker": "batch", "hstu-ranker": "tokens",
     "hstu-next": "tokens",
 }  # fmt: skip
+WRITTEN = (
+    CONFIG,
+    "draft.json",
+    OPTIONS,
+    HSTU_CONFIG,
+    NEXT_CONFIG,
+    FEATURES,
+)  # beside weights, which no recipe is
 NOT_FURTHER = {  # options that training further does not read
     "minutes": "events are learnt once", "ranker_order": AS_MADE, "ranker_history": AS_MADE, "own_backbone": AS_MADE,
 }  # fmt: skip
@@ -77,6 +89,8 @@ def run(a: argparse.Namespace) -> None:
         "ranker_order": (RANKER,), "ranker_history": (RANKER,), "own_backbone": (RANKER,),
     }  # fmt: skip
     model, changes = read_recipe(a.recipe) if a.recipe else (RANKER if a.ranker else GENERATOR, {})
+    if a.recipe:
+        check_spared([Path(a.recipe)], a.artifact / "model", WRITTEN)
     if a.draft:
         model, changes = DRAFT, {"joint": a.draft == "joint"}
     check_read(model, vars(a), read_by)

@@ -12,12 +12,12 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from genrec.errors import ArtifactError
+from genrec.errors import ArtifactError, InputError
 
 # Files of an artifact that people meet when they leave out a stage.
 MADE_BY = {
@@ -106,6 +106,15 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_spared(given: Iterable[Path], folder: Path, written: Iterable[str]) -> None:
+    """Raises InputError for a file of a person's in the place of one that is `written` to the folder."""
+    places = {(folder / name).resolve() for name in written}
+    for path in given:
+        if path.resolve() in places:
+            problem = f"has a name that {folder} needs: it would be written over"
+            raise InputError(str(path), problem, "a file of another name, or an artifact in another folder")
 
 
 def check_writable(folder: Path) -> None:

@@ -17,17 +17,18 @@ from safetensors.numpy import load_file
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
 from genrec.errors import ArtifactError, InputError
-from genrec.files import check_regular, read_json
-from genrec.manifest import stage_key
+from genrec.files import check_regular, check_spared, read_json
+from genrec.manifest import NAME, recorded, stage_key
 from genrec.nn.checkpoint import save_generator
+from genrec.rank.user_features import USERS
 from genrec.tensor_file import write_tensors
 from genrec.words import counted
 from training.data.histories import Histories, stored_items
-from training.data.interactions import unread_columns
+from training.data.interactions import files_of, unread_columns
 from training.data.sources import WHEELS, Source, open_source, read_tables
 from training.data.steps import Steps
 from training.data.tokenise import EVERY_ITEM, item_vectors, lists_of, read_semantic_ids, training_part
-from training.data.writing import write_data
+from training.data.writing import HISTORIES, ITEMS, write_data
 from training.generator.recipes import Recipe, recipe_for
 from training.generator.train import train_generator
 from training.sharded.world import World
@@ -36,6 +37,8 @@ from training.vectors.quantise import codebook_means, collisions, quantise
 CATALOGUE = "catalogue.parquet"
 CODEBOOKS = "codebooks.safetensors"
 SOURCE = "source.json"  # the name of the data set, which has a recipe of its own
+# By `genrec data`, in an artifact
+WRITTEN = (HISTORIES, ITEMS, USERS, SOURCE, CATALOGUE, CODEBOOKS, NAME)
 VECTOR_RANK = 64  # of text and of co-occurrence each
 
 
@@ -59,6 +62,11 @@ def prepare(
     """
 
     def write(found: Source) -> list[str]:
+        given = (found.described, found.users, semantic_ids)
+        check_spared([*files_of(found.interactions), *filter(None, given)], out, WRITTEN)
+        if not found.users and (out / USERS).exists() and recorded(out, USERS) is None:
+            problem = "is none of `genrec data`, which would remove it"
+            raise InputError(str(out / USERS), problem, "another name for it; as --users it is read")
         if semantic_ids is not None:
             published_codes(semantic_ids, found.keys.to_pylist())
         return write_data(found, out, cluster, key)
@@ -110,6 +118,8 @@ def tokenise(
 
     Ended in the middle, it goes on after the last whole step of `out`/.tokenise.
     """
+    if semantic_ids is not None:
+        check_spared([semantic_ids], out, WRITTEN)
     items, settings = load_items(out), recipe(out)
     ids = items["item_id"].to_numpy()
     given = None if semantic_ids is None else published_codes(semantic_ids, items["key"].to_pylist())

@@ -15,7 +15,7 @@ from cli.catalogue import ids_of
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import load_keys
-from genrec.catalogue.versions import folder_of, versions_of
+from genrec.catalogue.versions import FOLDER, folder_of, versions_of
 from genrec.errors import InputError
 from tests.oracles.twin import twin_artifact
 
@@ -59,6 +59,17 @@ def test_a_new_key_gets_the_next_id_and_keeps_it(artifact: Path) -> None:
     assert len(load_keys(artifact)) == ITEMS + 3
     beside = added(artifact, f"item,title,like\nnew,a,{like[0]}\n", 1)  # of another branch: the same item
     assert set(beside.item_ids.tolist()) == {*old.item_ids.tolist(), ids[0]}
+
+
+def test_a_file_of_mine_where_keys_are_kept_is_not_written_over(artifact: Path) -> None:
+    own = artifact / FOLDER / "items.parquet"
+    own.parent.mkdir()
+    like = Catalogue.load(artifact / CATALOGUE).item_ids[:1].tolist()
+    pq.write_table(pa.table({"item": ["new"], "title": ["a"], "like": [f"sku-{like[0]}"]}), own)
+    before = own.read_bytes()
+    with pytest.raises(InputError, match=f"^{own}: has a name that {own.parent} needs: it would be written"):
+        add_items(artifact, own)
+    assert own.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -9,10 +10,26 @@ import numpy as np
 import pyarrow.csv
 import pytest
 
+from build.catalogue import remove_items
 from cli import batch_files
 from cli.main import main
 from clients.wire import Recommendation
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
 from genrec.catalogue.keys import load_keys
+
+
+@pytest.mark.parametrize("inner", ["", "catalogues/2"])
+def test_lists_are_not_written_over_a_file_of_the_artifact(
+    inner: str, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = Path(shutil.copytree(shop, tmp_path / "artifact"))
+    remove_items(artifact, Catalogue.load(artifact / CATALOGUE).item_ids[:1])
+    own = artifact / inner / CATALOGUE
+    before = own.read_bytes()
+    assert main(["batch", str(artifact), "--out", str(own), "--beam-width", "32"]) == 2
+    assert f"out: is {str(own)!r}, a file of the artifact" in capsys.readouterr().err
+    assert own.read_bytes() == before and not own.with_name(f"{CATALOGUE}.parts").exists()
 
 
 def test_a_run_that_fails_at_once_leaves_what_another_was_answered(

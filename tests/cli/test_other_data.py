@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -145,7 +146,15 @@ def test_an_artifact_within_the_folder_of_its_data_is_none_of_it(
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("items", "items.parquet"), ("users", "users.parquet"), ("items", "catalogue.parquet")],
+    [
+        ("items", "items.parquet"),
+        ("users", "users.parquet"),
+        ("items", "catalogue.parquet"),
+        ("items", "source.json"),
+        ("semantic-ids", "catalogue.parquet"),
+        ("semantic-ids", "users.parquet"),
+        ("semantic-ids", "source.json"),
+    ],
 )
 def test_a_file_of_mine_is_not_written_over(
     name: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -153,13 +162,56 @@ def test_a_file_of_mine_is_not_written_over(
     """The artifact has files of these names too, with other columns."""
     data, own = shop(tmp_path, "x", 20), tmp_path / file
     described = read_table(Path(data[3]))
-    pq.write_table(described if name == "items" else described.rename_columns(["user", "city"]), own)
+    codes = pa.array(range(len(described)))
+    given = {
+        "items": described,
+        "users": described.rename_columns(["user", "city"]),
+        "semantic-ids": described.append_column("code_1", codes).append_column("code_2", codes),
+    }[name]
+    if own.suffix == ".json":
+        own.write_text(
+            json.dumps(
+                {
+                    row["item"]: {"title": "x"} if name == "items" else [row["code_1"]]
+                    for row in given.to_pylist()
+                }
+            )
+        )
+    else:
+        pq.write_table(given, own)
     before, files = own.read_bytes(), sorted(tmp_path.iterdir())
-    given = {"items": data[3], name: str(own)}
-    options = [each for option, path in given.items() for each in (f"--{option}", path)]
+    named = {"items": data[3], name: str(own)}
+    options = [each for option, path in named.items() for each in (f"--{option}", path)]
     assert main(["data", str(tmp_path), *data[:2], *options]) == 2
     said = (
         f"genrec data: {name}, {own}: has a name that {tmp_path} needs: it would be written over (accepted: "
     )
     assert capsys.readouterr().err.startswith(said)
     assert own.read_bytes() == before and sorted(tmp_path.iterdir()) == files
+
+
+@pytest.mark.parametrize("name", ["hstu.json", "config.json"])
+def test_nor_is_a_recipe(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "model" / name
+    own.parent.mkdir()
+    own.write_text(json.dumps({"recipe": "hstu-ranker"}))
+    assert main(["train", str(tmp_path), "--recipe", str(own)]) == 2
+    assert f"{own}: has a name that {own.parent} needs: it would be written over" in capsys.readouterr().err
+
+
+def test_a_file_of_mine_is_not_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data without --users have no users.parquet."""
+    data, own = shop(tmp_path, "x", 20), tmp_path / "users.parquet"
+    own.write_text("of mine")
+    assert main(["data", str(tmp_path), *data]) == 2
+    assert f"{own}: is none of `genrec data`, which would remove it" in capsys.readouterr().err
+    assert own.read_text() == "of mine"
+    own.unlink()
+    described = read_table(Path(data[3])).rename_columns(["user", "city"])
+    pq.write_table(
+        described.set_column(0, "user", [[f"u{n}" for n in range(20)]]), tmp_path / "about.parquet"
+    )
+    assert (
+        main(["data", str(tmp_path), *data, "--users", str(tmp_path / "about.parquet")]) == 0 and own.exists()
+    )
+    assert main(["data", str(tmp_path), *data]) == 0 and not own.exists()

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from genrec.catalogue.files import CATALOGUE
 from genrec.errors import InputError
-from genrec.manifest import NAME, stage_key
+from genrec.manifest import stage_key
 from genrec.rank.user_features import USERS
 from genrec.words import counted
 from training.data.cutting import Arranger, Ragged
@@ -43,11 +42,6 @@ def write_data(source: Source, out: Path, cluster: str | None = None, key: str =
     goes on after the last whole step of `out`/.data; `key` stands for the files, or a hash of them. Raises InputError.
     """
     of_users = [source.users] if source.users else []
-    written = {(out / name).resolve() for name in (HISTORIES, ITEMS, USERS, CATALOGUE, NAME)}
-    for path in (source.interactions, source.described, *of_users):
-        if path.resolve() in written:
-            problem = f"has a name that {out} needs: it would be written over"
-            raise InputError(str(path), problem, "a file of another name, or an artifact in another folder")
     for path in of_users:  # before the rest, which takes long, is read
         read_features(path, source.features)
     if not key:
