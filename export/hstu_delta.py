@@ -31,7 +31,7 @@ from genrec.rank.deltas import (
 from genrec.rank.hstu import CONFIG, EXPORTED, FEATURES, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import CODES_OF_ITEMS, OF_RATINGS, HstuWeights, load_weights, with_next
 from genrec.rank.user_features import load_numbers
-from genrec.tensor_file import mapped_tensors, read_plain_metadata, write_tensors
+from genrec.tensor_file import mapped_tensors, read_plain_metadata, readable, write_tensors
 
 
 class Written(NamedTuple):
@@ -98,8 +98,10 @@ def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
     path, again = artifact / "model" / WEIGHTS, "; `genrec export` exports it anew"
     said = read_plain_metadata(artifact / "onnx" / EXPORTED).get("config")
     config = HstuConfig.load(artifact / "model" / CONFIG)
-    # Exports of before a field was there have its default
-    was = _plain(HstuConfig(0, (), 0)) | json.loads(said) if said else {}
+    was = {}
+    if said:  # exports of before a field was there have its default
+        with readable(artifact / "onnx" / EXPORTED, "safetensors file"):
+            was = _plain(HstuConfig.from_json(json.loads(said), artifact / "onnx" / EXPORTED))
     for name, value in _plain(config).items():
         if was.get(name) != value:
             problem = f"has {name} {value}, the model that was exported has {was.get(name)}{again}"

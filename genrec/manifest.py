@@ -90,6 +90,8 @@ def _problem(entry: Any) -> str | None:
     for part, kind in PARTS.items():
         if not isinstance(entry, dict) or not isinstance(entry.get(part), kind):
             return f"has no `{part}` of type {kind.__name__}"
+    if not isinstance(entry["facts"].get(OF) or {}, dict):
+        return f"has `{OF}` among its facts of another type than dict"
     return problem_of(entry["outputs"])
 
 

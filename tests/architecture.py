@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # A room imports from itself and from rooms before it. The library's own rooms come first, in their order.
 LIBRARY = (
-    "cores", "kernel_cache", "words", "errors", "report", "metrics", "files", "compiled", "batch_cost", "tensor_file",
-    "progress", "process", "leftovers", "hashing", "manifest", "target", "settings",
+    "cores", "kernel_cache", "words", "errors", "report", "metrics", "files", "json_fields", "compiled", "batch_cost",
+    "tensor_file", "progress", "process", "leftovers", "hashing", "manifest", "target", "settings",
     "models", "artifact", "catalogue", "kv", "pool", "nodes", "search", "draft", "rank", "nn", "engine", "schedule",
     "steps", "triton",
 )  # fmt: skip

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from genrec.errors import ArtifactError
+from genrec.json_fields import made_of
 from genrec.progress import counting
 from training.data.windows import check_some
 from training.sharded.embeddings import ShardedEmbeddings
@@ -189,7 +190,8 @@ def _take_up(world: World, task: Task, folder: Path) -> Progress:
 def _progress(folder: Path, tensors: dict[str, torch.Tensor]) -> Progress:
     """Taken out of a checkpoint's tensors. Raises ArtifactError."""
     try:
-        return Progress(**json.loads(tensors.pop(PROGRESS).numpy().tobytes()))
+        said = json.loads(tensors.pop(PROGRESS).numpy().tobytes())
     except (KeyError, TypeError, ValueError) as error:
         problem = f"has no progress of a training: {error!r}"
         raise ArtifactError(folder / checkpoint.CURRENT, problem) from error
+    return made_of(Progress, said, folder / checkpoint.CURRENT)

@@ -18,6 +18,7 @@ from genrec.catalogue.items import Catalogue
 from genrec.catalogue.semantic_id import MOST_LEARNT, check_sizes
 from genrec.errors import ArtifactError, InputError
 from genrec.files import check_regular, check_spared, read_json
+from genrec.json_fields import check_fields
 from genrec.manifest import NAME, recorded, stage_key
 from genrec.nn.checkpoint import save_generator
 from genrec.rank.user_features import USERS
@@ -95,7 +96,8 @@ def prepare(
 
 def recipe(out: Path) -> Recipe:
     """The settings of the data set that `prepare` wrote to `out`. Raises ArtifactError."""
-    name = read_json(out / SOURCE)["name"] if (out / SOURCE).exists() else ""
+    path = out / SOURCE
+    name = check_fields(read_json(path), {"name": str}, path)["name"] if path.exists() else ""
     histories = metadata_of(out / "histories.parquet", "histories")
     return recipe_for(name, metadata_of(out / "items.parquet", "items").num_rows, stored_items(histories))
 

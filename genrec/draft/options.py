@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from genrec.errors import ArtifactError, InputError
+from genrec.errors import InputError
 from genrec.files import read_json
+from genrec.json_fields import made_of
 from genrec.models.config import ModelConfig
 from genrec.tensor_file import read_metadata, readable
 
@@ -42,10 +43,7 @@ class DraftConfig:
     @classmethod
     def load(cls, path: Path) -> DraftConfig:
         """Read draft.json. Raises ArtifactError."""
-        try:
-            return cls(**read_json(path))
-        except (ValueError, TypeError, InputError) as error:
-            raise ArtifactError(path, f"not a readable draft configuration: {error}") from error
+        return made_of(cls, read_json(path), path)
 
 
 def options_in(metadata: Mapping[str, str]) -> DraftConfig:

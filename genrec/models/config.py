@@ -10,6 +10,7 @@ from typing import Any
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
+from genrec.json_fields import check_fields
 
 SIZES = (
     "max_history", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -128,6 +129,9 @@ class ModelConfig:
     @classmethod
     def of(cls, raw: Any, path: Path) -> ModelConfig:
         """As `load`, of what `path` held and the keys that were added to it. Raises ArtifactError."""
+        lists = {name: tuple[int, ...] for name in ("codebook_sizes", "code_offsets", *PROMPT)}
+        given = check_fields(raw, {}, path)
+        check_fields(given, {name: lists[name] for name in lists.keys() & given}, path)
         try:
             return cls(**_own_keys(raw, {f.name for f in fields(cls)}))
         except (ValueError, TypeError, AttributeError, InputError) as error:

@@ -44,6 +44,14 @@ def _load(kind: type[Model], of_config: type[HstuConfig], folder: Path) -> Model
         empty = torch.zeros(config.items, len(config.codebook_sizes), dtype=torch.int64)
         model = kind(config, empty)  # type: ignore[arg-type]  # `of_config` is its own
         model.load_state_dict(load_file(check_regular(weights)))
-    except (TypeError, KeyError, ValueError, OSError, SafetensorError, RuntimeError) as error:
+    except (
+        TypeError,
+        KeyError,
+        ValueError,
+        ArithmeticError,
+        OSError,
+        SafetensorError,
+        RuntimeError,
+    ) as error:
         raise ArtifactError(path, f"and {weights.name} are no HSTU ranker: {error}") from error
     return model.eval()

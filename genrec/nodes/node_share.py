@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from genrec.errors import ArtifactError
 from genrec.files import read_json
+from genrec.json_fields import made_of
 from genrec.nodes.placement import EVERYWHERE, owners_of, place, replicated
 from genrec.pool.keys import Words
 
@@ -55,7 +55,4 @@ class NodeShare:
         path = pool / FILE_NAME
         if not path.exists():
             return cls()
-        try:
-            return cls(**read_json(path))
-        except (ValueError, TypeError) as error:
-            raise ArtifactError(path, f"does not say what a node holds: {error}") from error
+        return made_of(cls, read_json(path), path)

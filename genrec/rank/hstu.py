@@ -17,8 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.errors import ArtifactError, InputError
+from genrec.errors import InputError
 from genrec.files import read_json
+from genrec.json_fields import made_of
 
 CONFIG, WEIGHTS = "hstu.json", "hstu.safetensors"
 NEXT_CONFIG, NEXT_WEIGHTS = "hstu_next.json", "hstu_next.safetensors"  # of one trained for the next item
@@ -134,14 +135,7 @@ class HstuConfig:
     @classmethod
     def from_json(cls, said: Any, path: Path) -> HstuConfig:
         """What the file `path` said, as JSON has it. Raises ArtifactError."""
-        try:
-            tuples = {
-                "codebook_sizes": tuple(said["codebook_sizes"]),
-                "tasks": tuple(said.get("tasks", cls.tasks)),
-            }
-            return cls(**{**said, **tuples})
-        except (TypeError, KeyError, ValueError, InputError) as error:
-            raise ArtifactError(path, f"is no configuration of an HSTU ranker: {error!r}") from error
+        return made_of(cls, said, path)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from genrec.artifact import configuration
 from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
+from genrec.json_fields import made_of
 from genrec.models.config import ModelConfig
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
@@ -103,7 +104,4 @@ class RankerConfig:
         """Read ranker.json. Raises ArtifactError."""
         if not path.exists():
             raise ArtifactError(path, "does not exist; train a ranker first")
-        try:
-            return cls(**read_json(path))
-        except (ValueError, TypeError, InputError) as error:
-            raise ArtifactError(path, f"not a readable ranker configuration: {error}") from error
+        return made_of(cls, read_json(path), path)

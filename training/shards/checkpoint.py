@@ -31,14 +31,23 @@ from safetensors.torch import save as as_bytes
 
 from genrec.errors import ArtifactError, InputError
 from genrec.files import open_file, read_json, sync, write_whole
+from genrec.json_fields import check_fields, made_of
 from training.embedding.optimizers import as_json
 from training.embedding.table import DynamicTable, Rows
 from training.sharded.embeddings import ShardedEmbeddings
+from training.sharded.features import FeatureConfig
 from training.sharded.world import World
 
 CURRENT, ABOUT, DENSE = "current.json", "checkpoint.json", "dense.safetensors"
 FORMAT, VERSION = "genrec-checkpoint", 1
 NO_ROWS = {"name": "none"}  # of a model that has dense weights alone
+SAID = {
+    "step": int,
+    "ranks": int,
+    "features": list,
+    "optimizer": dict,
+    "stamp": int,
+}  # by ABOUT, of every format
 PART_BYTES = 32 << 20  # of rows in a file: what saving and loading take of memory
 
 
@@ -108,13 +117,13 @@ def load(folder: Path, world: World, embeddings: ShardedEmbeddings) -> Restored:
     if any(len(each.table) for each in embeddings.sharded.values()):
         raise InputError("embeddings", "have rows already", "empty tables to load into")
     target = folder / (read_current(folder) or "none")
-    about = read_json(target / ABOUT)
+    about = check_fields(read_json(target / ABOUT), {}, target / ABOUT)
     _check(target / ABOUT, about, embeddings)
     saved, step = about["ranks"], about["step"]
     ranks = [_rank_json(target, rank) for rank in range(saved)]
     for rank in files_for(world.rank, world.ranks, saved):
         for name in ranks[rank]["files"]:
-            if name.split(".")[1].isdigit():
+            if name.partition(".")[2].partition(".")[0].isdigit():
                 _put(target, name, ranks[rank]["files"], world, embeddings)
     own = f"{world.rank}.random.safetensors"
     states = _read(target / own, ranks[world.rank]["files"][own]) if saved == world.ranks else {}
@@ -135,7 +144,7 @@ def read_current(folder: Path) -> str | None:
         return None
     try:
         return f"{int(read_json(path)['step']):09d}"
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ArtifactError(path, f"does not name a save: {error!r}") from error
 
 
@@ -170,7 +179,12 @@ def _check(path: Path, about: dict[str, Any], embeddings: ShardedEmbeddings) -> 
     mine = _about(embeddings)
     if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
         raise ArtifactError(path, f"is not a {FORMAT} of version {VERSION}")
-    was, now = ([_spell(each) for each in of["features"]] for of in (about, mine))
+    check_fields(about, SAID, path)
+    check_fields(about["optimizer"], {"name": str}, path)
+    if about["ranks"] < 1:
+        raise ArtifactError(path, f"ranks: is {about['ranks']} (accepted: 1 or more)")
+    of_features = [asdict(made_of(FeatureConfig, each, path)) for each in about["features"]]
+    was, now = ([_spell(each) for each in of] for of in (of_features, mine["features"]))
     if was != now:
         gone, new = [each for each in was if each not in now], [each for each in now if each not in was]
         parts = [f"{how} {', '.join(each)}" for how, each in (("without", new), ("with", gone)) if each]
@@ -215,7 +229,13 @@ def _rank_json(target: Path, rank: int) -> dict[str, Any]:
     path = target / f"{rank}.json"
     if not path.is_file():
         raise ArtifactError(path, f"is missing: what rank {rank} saved is not whole")
-    return read_json(path)
+    said = check_fields(read_json(path), {"files": dict, "position": dict}, path)
+    check_fields(said["position"], dict.fromkeys(said["position"], int), path)
+    own = (f"{rank}.random.safetensors", *([DENSE] if rank == 0 else []))
+    files = check_fields(said["files"], dict.fromkeys((*said["files"], *own), dict), path)
+    for each in files.values():
+        check_fields(each, {"bytes": int, "sha256": str}, path)
+    return said
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
