@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,10 +76,10 @@ def server_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[An
     with Ranker(a.url, a.protocol) as ranker, Recommender(a.url, a.protocol, model=a.ensemble) as recommender:
         ask: Ask = recommender.recommend if a.ensemble != RECOMMEND_AND_RANK else ranker.recommend_and_rank
         ask = partial(ask, top_k=a.top_k, **wishes)
-        told = _told(a, ask)
+        told, over = _told(a, ask), Event()
 
         def answer(known: Known) -> Answered:
-            return patiently(partial(ask, **_of(known, told)))
+            return patiently(partial(ask, **_of(known, told)), over=over)
 
         with ThreadPoolExecutor(IN_FLIGHT) as threads:
 
@@ -92,6 +93,7 @@ def server_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[An
             try:
                 yield answers_to
             except BaseException:
+                over.set()
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
@@ -108,13 +110,16 @@ def _of(known: Known, told: Sequence[str]) -> Known:
     return {name: known[name] for name in told if name == "history" or len(known.get(name, ()))}
 
 
-def patiently(ask: Callable[[], Answered], patience_s: float = PATIENCE_S) -> Answered:
-    """What `ask` answers, asked again while the server is away or sheds load. Raises its error after `patience_s`."""
-    until = time.monotonic() + patience_s
+def patiently(
+    ask: Callable[[], Answered], patience_s: float = PATIENCE_S, over: Event | None = None
+) -> Answered:
+    """What `ask` answers, asked again while the server is away or sheds load. Raises its error after `patience_s`, and
+    once all is `over`.
+    """
+    until, over = time.monotonic() + patience_s, over or Event()
     while True:
         try:
             return ask()
         except (Overloaded, TimedOut, Unreachable):
-            if time.monotonic() > until:
+            if time.monotonic() > until or over.wait(PAUSE_S):
                 raise
-        time.sleep(PAUSE_S)

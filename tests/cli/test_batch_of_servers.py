@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,39 @@ def test_a_server_without_a_name_is_known_by_its_address(shop: Path) -> None:
 
     assert key(1, "") == key(1, "") != key(2, "")
     assert key(1, "genrec-1-22-333-00000001-aaaa-cccc") == key(2, "genrec-1-22-333-00000002-aaaa-cccc")
+
+
+def test_a_server_that_is_away_holds_up_nobody_who_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request under way would have waited for it, for a minute."""
+    asked, began = [], threading.Event()
+
+    class Away:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def __enter__(self) -> Away:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def recommend(self, history: Sequence[int], **_: Any) -> Recommendation:
+            if not len(history):
+                return Recommendation(np.zeros(0, np.int64), np.zeros(0, np.float32), "model", 0, 0, 1, 1, 1)
+            asked.append(history)
+            began.set()
+            raise Unreachable("away")
+
+        recommend_and_rank = recommend
+
+    monkeypatch.setattr(batch_answers, "Recommender", Away)
+    monkeypatch.setattr(batch_answers, "Ranker", Away)
+    a = Namespace(url="127.0.0.1:1", protocol="grpc", ensemble="recommend", top_k=1)
+    with pytest.raises(KeyboardInterrupt), batch_answers.server_answers(a, {}) as answers_to:
+
+        def ask() -> None:
+            with suppress(Unreachable):
+                answers_to([{"history": np.ones(1, np.int64)}], None)
+
+        threading.Thread(target=ask, daemon=True).start()
+        assert began.wait(60)
+        raise KeyboardInterrupt
+    assert len(asked) <= 2
