@@ -9,6 +9,7 @@ from genrec.pool.mapping import ENTRY_WORDS
 from genrec.pool.user_rows import (
     EXPIRES,
     FREE,
+    GENERATION,
     KEY,
     KEY_2,
     LEAVING,
@@ -64,3 +65,12 @@ def test_equals_numpy(table):
         | ((state == LEAVING) & ~read)
     )
     assert user_rows.over(rows, pins, dead, NOW).tolist() == np.flatnonzero(over).tolist()
+
+
+def test_who_reads_an_entry_no_more_takes_nothing_from_another_in_its_place():
+    rows, pins = np.zeros((1, ENTRY_WORDS), np.int64), np.zeros((1, PROCESSES), np.int16)
+    rows[0, [STATE, GENERATION]], pins[0, 1] = (LEAVING, 5), 2
+    assert not user_rows.unpin(rows, pins, 0, 4, 1) and not user_rows.unpin(rows, pins, 0, 5, 0)
+    assert pins.tolist() == [[0, 2, 0, 0]], "an older entry's reader, and one who had none"
+    assert not user_rows.unpin(rows, pins, 0, 5, 1) and user_rows.unpin(rows, pins, 0, 5, 1)
+    assert not pins.any(), "the last one of an entry that leaves frees it"
