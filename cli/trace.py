@@ -21,7 +21,7 @@ from clients.recommender import Recommender
 from genrec.errors import GenrecError, InputError
 
 WAIT_S = 5.0  # for spans; Triton sends them five times a second
-ATTEMPTS = 3  # Triton 2.51 loses the trace of about one request in a hundred over gRPC
+ATTEMPTS = 3  # over gRPC Triton 2.51 loses one trace in a hundred, six on a busy machine
 GENERATE = ("recommend", "recommend_staged", "recommend_draft", RECOMMEND_AND_RANK)
 WISHES = ("exclude", "only", "exclude_groups", "only_groups")
 READ_BY = {
