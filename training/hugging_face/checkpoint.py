@@ -48,6 +48,9 @@ from training.stages import load_histories, load_items, prepare
 from training.vectors.quantise import collisions
 
 MAX_HISTORY = 50  # items, where nobody says how many the model was trained on
+ADAPTER = "adapter_config.json"
+# End names of classes without a head over the vocabulary
+OTHER_HEADS = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 BUFFERS = "rotary_emb.inv_freq"  # ends names of what old releases of transformers kept beside the weights
 
 
@@ -134,6 +137,9 @@ def _made(artifact: Path) -> Iterator[Path]:
 
 def _hugging_face_config(path: Path) -> dict[str, Any]:
     """Of an architecture that we have. Raises ArtifactError, InputError."""
+    if (path.parent / ADAPTER).exists() and not weights_file(path.parent).is_file():
+        limit = "a whole model: merge_and_unload() of peft, then save_pretrained(folder)"
+        raise InputError("source", f"{path.parent} has an adapter alone, as LoRA's", limit)
     if not path.exists():
         limit = "a Hugging Face folder, with config.json, tokenizer.json and safetensors"
         raise InputError("source", f"{path.parent} has no {path.name}", limit)
@@ -145,6 +151,12 @@ def _hugging_face_config(path: Path) -> dict[str, Any]:
         known = f"decoders of {', '.join(MODEL_TYPES)}"
         more = ", an encoder-decoder" if raw.get("is_encoder_decoder") else ""
         raise InputError(f"{path}, model_type", f"is {kind!r}{more}", known)
+    classes = raw.get("architectures")
+    for built in classes if isinstance(classes, list) else ():
+        if str(built).endswith(OTHER_HEADS):
+            raise InputError(
+                f"{path}, architectures", f"is {built}", "a model that writes text, as Qwen3ForCausalLM"
+            )
     if raw.get("tie_word_embeddings") not in (None, True, False):
         problem = f"is {raw['tie_word_embeddings']!r}"
         raise InputError(f"{path}, tie_word_embeddings", problem, "true or false")

@@ -91,6 +91,33 @@ def test_a_model_that_no_import_reads_is_told_before_all_else(tmp_path: Path) ->
         import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options)
 
 
+@pytest.mark.parametrize("built", ["Qwen2Model", "Qwen2ForSequenceClassification"])
+def test_a_model_that_writes_no_text_is_told_by_its_class(built: str, tmp_path: Path) -> None:
+    published = publish(tmp_path, "codes")
+    path = published.checkpoint / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": [built]}))
+    with pytest.raises(
+        InputError, match=rf"config\.json, architectures: is {built} \(accepted: a model that writes"
+    ):
+        import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_adapter_is_no_model(alone: bool, tmp_path: Path) -> None:
+    """Beside a whole model it says nothing."""
+    published = publish(tmp_path, "codes")
+    (published.checkpoint / "adapter_config.json").write_text("{}")
+    if not alone:
+        import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options)
+        return
+    for path in (*published.checkpoint.glob("model*"), published.checkpoint / "config.json"):
+        path.unlink()
+    with pytest.raises(
+        InputError, match=r"has an adapter alone, as LoRA's \(accepted: a whole model: merge_and"
+    ):
+        import_checkpoint(published.checkpoint, tmp_path / "artifact", **published.options)
+
+
 def test_an_item_has_one_semantic_id(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("item,code_1,code_2\n7,<a_1>,<b_1>\n8,<a_1>,<b_2>\n7,<a_2>,<b_2>\n")
     with pytest.raises(InputError, match=r"x\.csv: line 4: item '7' is there twice"):
