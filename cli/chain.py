@@ -55,6 +55,8 @@ def make_data(
     from training.data.writing import FORM
     from training.stages import prepare
 
+    # Its semantic IDs are what its model was trained with: with others nothing could be done with it, ever.
+    check_ours(artifact, "another artifact; histories of this model come by `genrec import --interactions`")
     named = [path for path in (interactions, items, users, source and Path(source)) if path]
     given = [path for path in named if path.is_file()]
     for folder in filter(Path.is_dir, named):
@@ -202,10 +204,11 @@ def make_hstu_next(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] 
     _hstu_training(artifact, "hstu-next", files, (), hstu_next_artifact, HstuNextSettings(), how, changes)
 
 
-def check_ours(artifact: Path) -> None:
+def check_ours(
+    artifact: Path, limit: str = "--ranker or --draft alone; for a model of ours another artifact"
+) -> None:
     """Refuse to train a generator that was imported, which is not of our recipes. Raises InputError."""
     if (source := read(artifact).get("train", {"facts": {}})["facts"].get("imported")) is not None:
-        limit = "--ranker or --draft alone; for a model of ours another artifact"
         raise InputError("model", f"was imported from {source}", limit)
 
 

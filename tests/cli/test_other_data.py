@@ -13,7 +13,7 @@ import pytest
 
 from cli.chain import make_data
 from cli.main import main
-from genrec.manifest import read
+from genrec.manifest import read, record
 from training import stages
 from training.data.tables import read_table
 
@@ -56,6 +56,21 @@ def test_a_catalogue_of_earlier_data_is_refused(tmp_path: Path, capsys: pytest.C
         assert main(command) == 2
         said = "catalogue.parquet: is of an earlier histories.parquet, items.parquet; `genrec data` makes it anew"
         assert said in capsys.readouterr().err
+
+
+def test_data_take_no_imported_model_s_items_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It can be trained with no others."""
+    files = [tmp_path / "a" / name for name in ("items.parquet", "catalogue.parquet", "config.json")]
+    files[0].parent.mkdir()
+    for file in files:
+        file.write_text("as imported")
+    record(tmp_path / "a", "train", "key", files[2:], {"imported": "a checkpoint"})
+    assert main(["data", str(tmp_path / "a"), *shop(tmp_path, "x", 20)]) == 2
+    said = (
+        "model: was imported from a checkpoint (accepted: another artifact; histories of this model come by"
+    )
+    assert said in capsys.readouterr().err
+    assert {file.read_text() for file in files} == {"as imported"}
 
 
 def test_a_model_of_another_catalogue_is_neither_exported_nor_evaluated_nor_trained_on(
