@@ -59,20 +59,27 @@ def _logits(config: ModelConfig, level: int) -> Tensor:
     return Tensor("logits", "FP32", (1 if level == 1 else -1, config.codebook_sizes[level - 1]))
 
 
-def _plan(name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Plan:
+def _plan(config: ModelConfig, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Plan:
     """A plan with one warm-up of a short prompt; Triton is ready when it has run."""
-    dims = {t.name: tuple(d if d > 0 else _warm(t) for d in t.dims) for t in inputs if t.name != "ticket"}
+    dims = {
+        t.name: tuple(d if d > 0 else _warm(config, t) for d in t.dims) for t in inputs if t.name != "ticket"
+    }
     warmup = WarmUp("short", dims, {"ticket": NO_PROMPT["ticket"]})
     return Plan(name, inputs, outputs, (warmup,), queue_delay_us=PREFILL_DELAY_US, max_batch=MAX_BATCH)
 
 
-def _warm(tensor: Tensor) -> int:
-    return SPAN if tensor.name == "prompt" or tensor.name.startswith("shared_") else WARM_BEAMS
+def _warm(config: ModelConfig, tensor: Tensor) -> int:
+    return warm_tokens(config) if tensor.name == "prompt" or tensor.name.startswith("shared_") else WARM_BEAMS
+
+
+def warm_tokens(config: ModelConfig) -> int:
+    """Of a warm-up's prompt: a plan takes no longer one than its model."""
+    return min(SPAN, config.max_prompt)
 
 
 def prefill_plan(config: ModelConfig, dtype: str) -> Plan:
     """Of the prompt."""
-    return _plan("prefill", (PROMPT, TICKET), (_logits(config, 1), *shared_kv(config, dtype)))
+    return _plan(config, "prefill", (PROMPT, TICKET), (_logits(config, 1), *shared_kv(config, dtype)))
 
 
 def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
@@ -83,6 +90,7 @@ def _decode(config: ModelConfig, dtype: str, level: int) -> Plan:
     newest = [f"new_unshared_{name}" for name in layer_names(config)]
     given = _unshared(config, dtype, [*newest, *kept]) if level < config.levels else ()
     return _plan(
+        config,
         f"decode_{level}",
         (*beams, *shared_kv(config, dtype), *before),
         (_logits(config, level), *given),
@@ -158,7 +166,7 @@ def only_read(steps: list[Step], plain: Ensemble) -> tuple[Step, ...]:
 def _prefill_draft(config: ModelConfig, placeholders: int) -> Plan:
     """States stay float32 whatever the plan's type, because the draft head reads them on the host."""
     states = Tensor("states", "FP32", ((1 + placeholders) * config.hidden_size,))
-    return _plan("prefill_draft", (PROMPT, TICKET), (states,))
+    return _plan(config, "prefill_draft", (PROMPT, TICKET), (states,))
 
 
 def recommend_draft_tensorrt(config: ModelConfig, placeholders: int) -> Ensemble:

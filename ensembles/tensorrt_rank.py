@@ -25,12 +25,12 @@ from ensembles.tensorrt import (
     recommend_draft_tensorrt,
     recommend_tensorrt,
     shared_kv,
+    warm_tokens,
 )
 from genrec.artifact import load_config
 from genrec.draft.options import has_draft, load_options
 from genrec.models.config import ModelConfig
 from genrec.rank.options import RankerConfig
-from genrec.settings import SPAN
 
 OF_THE_POOL = ("reuse", "delta", "plan")  # what a ranking without one has not
 
@@ -42,7 +42,7 @@ def _candidates_plan(config: ModelConfig, ranker: RankerConfig, dtype: str) -> P
         TICKET,
         *shared_kv(config, dtype, ranker.first_layer(config)),
     )
-    dims = {tensor.name: (tensor.dims[0], SPAN, tensor.dims[-1]) for tensor in inputs[3:]}
+    dims = {tensor.name: (tensor.dims[0], warm_tokens(config), tensor.dims[-1]) for tensor in inputs[3:]}
     dims |= {"candidates": (WARM_BEAMS * ranker.item_tokens,), "codes": (WARM_BEAMS * config.levels,)}
     warmup = WarmUp("short", dims, {"ticket": NO_PROMPT["ticket"]})
     return Plan(RANK, inputs, (SCORES,), (warmup,), max_batch=MAX_BATCH)

@@ -13,6 +13,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as TritonConfig
 
 from build.tensorrt.graphs import plan_graph, plan_names
+from build.tensorrt.profiles import axes
 from build.tensorrt.ranker import plan_ranker
 from deploy.tensorrt.reference import ReferenceRuntime
 from ensembles.lint import lint
@@ -69,6 +70,16 @@ def test_the_plans_inputs_and_outputs_are_the_graphs(tiny_ranker):
                 assert (tensor.dtype, list(tensor.dims)) == (types[port.type.tensor_type.elem_type], dims), (
                     tensor.name
                 )
+
+
+def test_warmups_are_within_the_profiles_of_short_prompts():
+    config = replace(COMMITTED, max_history=2)
+    most = axes(config)["S"][-1]
+    ensembles = served_tensorrt(config, "f16", config.levels, RankerConfig(item_tokens=config.levels))
+    plans = [model for ensemble in ensembles for model in ensemble.models if isinstance(model, Plan)]
+    dims = {name: dims for plan in plans for warmup in plan.warmups for name, dims in warmup.dims.items()}
+    tokens = [dims["prompt"][0], *(each[1] for name, each in dims.items() if name.startswith("shared_"))]
+    assert set(tokens) == {most} and most < 32
 
 
 @pytest.mark.parametrize("decoder", ["beam", "draft"])
