@@ -27,7 +27,7 @@ from training.data.keys import number_keys
 from training.data.ordering import Engine
 from training.data.sources import Source
 from training.data.steps import Steps
-from training.data.tables import where
+from training.data.tables import TABLE, where
 from training.data.times import UNITS, unit_of, whole_seconds
 from training.data.users import read_features, write_users
 
@@ -42,6 +42,10 @@ def write_data(source: Source, out: Path, cluster: str | None = None, key: str =
     goes on after the last whole step of `out`/.data; `key` stands for the files, or a hash of them. Raises InputError.
     """
     of_users = [source.users] if source.users else []
+    if cluster is None and source.interactions.is_dir():
+        raise InputError(
+            str(source.interactions), "is a folder", f"{TABLE}, or sequences; a folder of them with --ray"
+        )
     for path in of_users:  # before the rest, which takes long, is read
         read_features(path, source.features)
     if not key:
