@@ -101,9 +101,10 @@ def read_semantic_ids(path: Path) -> dict[str, list[int]]:
             given[item] = [code_of(code) for code in codes]
         except (ValueError, TypeError) as error:
             raise InputError(str(path), f"{place}: {error}", SEMANTIC_IDS) from error
-    lengths = {len(codes) for codes in given.values()}
-    if len(lengths) != 1 or 0 in lengths:
-        raise InputError(str(path), f"semantic IDs have {sorted(lengths)} codes", SEMANTIC_IDS)
+    first = {len(codes): item for item, codes in reversed(given.items())}
+    if len(first) != 1 or 0 in first:
+        told = ", ".join(f"{length} (item {first[length]!r})" for length in sorted(first)[:3])
+        raise InputError(str(path), f"semantic IDs have {told or 'no'} codes", SEMANTIC_IDS)
     return given
 
 

@@ -196,7 +196,7 @@ def test_codes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("a.json", '{"1": ["<a_x>"]}', "'<a_x>' is not a code"),
-        ("a.json", '{"1": ["<a_1>"], "2": []}', "have [0, 1] codes"),
+        ("a.json", '{"1": ["<a_1>"], "2": []}', "have 0 (item '2'), 1 (item '1') codes"),
         ("a.json", "[]", "is no object"),
         ("a.json", '{"1": ["<a_1>"], "2": ["<a_1>"], "1": ["<a_2>"]}', "has the item '1' again"),
         ("a.json", '{"1": "12", "2": ["<a_1>", "<b_2>"]}', "item '1' has '12', no list of codes"),
