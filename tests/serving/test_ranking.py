@@ -142,13 +142,18 @@ def test_its_way_is_drawn(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     history, candidates = (",".join(map(str, ids)) for ids in asked[2])
-    given = ["--history", history, "--top-k", "3", "--ensemble", ensemble]
-    given += ["--candidates", candidates] if ensemble == "rank" else ["--retrieve", str(WIDTH)]
-    assert main.main(["trace", str(ranking.run_dir / "server.json"), *given]) == 0
+    given = ["trace", str(ranking.run_dir / "server.json"), "--history", history, "--ensemble", ensemble]
+    given += ["--candidates", candidates] if ensemble == "rank" else []  # as many as the server finds
+    assert main.main([*given, "--top-k", "3"]) == 0
     drawn = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
     (chain,) = (each for each in served(3, draft=True, ranker=True) if each.name == ensemble)
     models = [step.model for step in chain.steps]
     assert [name for name in drawn if name in models] == models
+    if ensemble != "rank":
+        assert main.main([*given, "--retrieve", "17"]) == 2
+        said = capsys.readouterr()
+        assert "retrieve: is 17 (accepted: 1 to 16" in said.err
+        assert "encode_history" in said.out and "score_candidates" not in said.out
 
 
 @pytest.mark.parametrize("ensemble", ["rank", "recommend_and_rank"])
