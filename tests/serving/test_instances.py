@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from clients.recommender import Recommender
 from deploy import tritonserver
-from deploy.launcher import running_server
+from deploy.launcher import RunningServer, running_server
 from ensembles.local import LocalRecommender
 from genrec.errors import InputError
 from tests.conftest import BEAM_WIDTH
@@ -20,37 +21,44 @@ from tests.serving.processes import until
 from tests.serving.servers import brief_server
 
 pytestmark = pytest.mark.serving
-COUNTS = {"encode_history": 2, "prefill": 2, "decode": 2, "validity_lookup": 2}
+COUNTS = {"encode_history": 2, "prefill": 2, "decode": 2, "validity_lookup": 2, "generate": 2}
 
 
-def test_several_processes_of_a_model_answer_as_one_does(tiny: Path, items: list[int]) -> None:
+@pytest.fixture(scope="module")
+def several(tiny: Path) -> Iterator[RunningServer]:
+    options = {"ensembles": ("recommend", "recommend_staged"), "instances": COUNTS}
+    with brief_server(tiny, beam_width=BEAM_WIDTH, **options) as server:
+        yield server
+
+
+def test_several_processes_of_a_model_answer_as_one_does(
+    several: RunningServer, tiny: Path, items: list[int]
+) -> None:
     """The staged ensemble, whose KV every process of prefill and decode must find in the arena."""
     histories = [items[n : n + 3] for n in range(24)]
     with LocalRecommender(tiny, BEAM_WIDTH, decoder="staged") as local:
         expected = [answer["item_ids"][0].tolist() for answer in local.recommend(histories, 5)]
-    options = {"ensembles": ("recommend_staged",), "instances": COUNTS, "beam_width": BEAM_WIDTH}
-    with brief_server(tiny, **options) as server:
-        assert len(tritonserver.living_stubs(server.pid)) == sum(COUNTS.values()) + 1  # and beam_search
+    assert len(tritonserver.living_stubs(several.pid)) == sum(COUNTS.values()) + 1  # and beam_search
 
-        def ask(history: list[int]) -> list[int]:
-            with Recommender(server.grpc_url, model="recommend_staged") as recommender:
-                return recommender.recommend(history, 5).item_ids.tolist()
+    def ask(history: list[int]) -> list[int]:
+        with Recommender(several.grpc_url, model="recommend_staged") as recommender:
+            return recommender.recommend(history, 5).item_ids.tolist()
 
-        with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(ask, histories)) == expected
-        assert server.restarts == 0
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, histories)) == expected
+    assert several.restarts == 0
 
 
-def test_each_process_of_a_model_says_how_many_wait_for_it_and_when_it_started(tiny: Path) -> None:
-    with brief_server(tiny, ensembles=("recommend",), instances={"generate": 2}) as server:
+def test_each_process_of_a_model_says_how_many_wait_for_it_and_when_it_started(
+    several: RunningServer,
+) -> None:
+    def processes(name: str) -> list[str]:
+        found = scrape(several.metrics_url)
+        mine = [each for each in found if each.name == name and each.labels["model"] == "generate"]
+        return sorted(each.labels["process"] for each in mine)
 
-        def processes(name: str) -> list[str]:
-            found = scrape(server.metrics_url)
-            mine = [each for each in found if each.name == name and each.labels["model"] == "generate"]
-            return sorted(each.labels["process"] for each in mine)
-
-        for name in ("genrec_queue_requests", "genrec_process_start_time_seconds"):
-            until(lambda name=name: processes(name) == ["0", "1"])
+    for name in ("genrec_queue_requests", "genrec_process_start_time_seconds"):
+        until(lambda name=name: processes(name) == ["0", "1"])
 
 
 @pytest.mark.long

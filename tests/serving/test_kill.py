@@ -22,12 +22,13 @@ from tritonclient.utils import InferenceServerException
 from clients.errors import BadRequest, Overloaded, ServerError, Unreachable
 from clients.recommender import Recommender
 from deploy import tritonserver
-from deploy.launcher import RunningServer, running_server
+from deploy.launcher import RunningServer
 from genrec import leftovers
 from genrec.errors import GenrecError
 from genrec.kv.arena import LEASE_S, Arena
 from tests.serving.loaded import UnderLoad
 from tests.serving.processes import left_of, stub_of, until
+from tests.serving.servers import brief_server
 from tests.serving.wire import Arrays, ask, inputs, tensors
 
 pytestmark = pytest.mark.serving
@@ -40,9 +41,7 @@ PROMPT = {"tokens": np.zeros((1, 32), np.int32), "ticket": np.array([[5, 31, 0, 
 @pytest.fixture(scope="module")
 def small(tiny: Path) -> Iterator[RunningServer]:
     """A server with room for eight requests at a time."""
-    with running_server(
-        tiny, beam_width=WIDTH, arena_slots=SLOTS, ensembles=("recommend", STAGED)
-    ) as running:
+    with brief_server(tiny, beam_width=WIDTH, arena_slots=SLOTS, ensembles=("recommend", STAGED)) as running:
         yield running
         pid, prefix = running.pid, running.supervisor.prefix
     assert left_of(pid) == []
