@@ -20,7 +20,7 @@ from genrec.kernel_cache import VARIABLE
 
 # Sums may be reordered, for vector registers; NaN and infinity keep their meaning.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros",
-         "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC")  # fmt: skip
+         "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread")  # fmt: skip
 
 
 def can_be_compiled() -> bool:
@@ -77,16 +77,14 @@ def first_alone(name: str, of: list[str], make: Callable[[], None], forget: Call
 
 
 @cache
-def load_compiled(
-    source: Path, more_flags: tuple[str, ...] = (), headers: tuple[Path, ...] = ()
-) -> ctypes.CDLL:
-    """The library for this source, the headers of ours that it includes, these flags and this CPU.
+def load_compiled(source: Path, headers: tuple[Path, ...] = ()) -> ctypes.CDLL:
+    """The library for this source, the headers of ours that it includes, and this CPU.
 
     Raises ArtifactError where g++ fails.
     """
     cpu = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), platform.machine())
     named = f"-DCPU_{_digest([cpu])}"  # -march=native differs from CPU to CPU
-    command = [*FLAGS, *more_flags, named, str(source)]
+    command = [*FLAGS, named, str(source)]
     return ctypes.CDLL(str(compiled(source.stem, [source, *headers], command)))
 
 

@@ -89,7 +89,7 @@ def _fused(
     q, k, v, near, since = _rows(q), _rows(k), _rows(v), position_bias.contiguous(), time_bias.contiguous()
     out = q.new_empty(q.shape)
     batch = _batch((offsets, reach, position, time), near, since, q.shape[2], n)
-    load_compiled(SOURCE, ("-pthread",)).hstu_forward(
+    load_compiled(SOURCE).hstu_forward(
         ctypes.byref(batch), *_strided(q), *_strided(k), *_strided(v), _address(out)
     )
     return out
@@ -111,7 +111,7 @@ def _fused_backward(
     dq, dk, dv = (q.new_empty(q.shape) for _ in range(3))
     # Every thread has tables of its own, added in order: the same sums at every run.
     d_near, d_since = (q.new_zeros(batch.threads, *each.shape) for each in (near, since))
-    load_compiled(SOURCE, ("-pthread",)).hstu_backward(
+    load_compiled(SOURCE).hstu_backward(
         ctypes.byref(batch), *_strided(q), *_strided(k), *_strided(v),
         *map(_address, (grad, dq, dk, dv, d_near, d_since)),
     )  # fmt: skip

@@ -33,7 +33,7 @@ class Compiled:
 
     def __init__(self) -> None:
         """Raises ArtifactError where g++ fails."""
-        self._library = load_compiled(SOURCE, ("-pthread",), (HEADER,))
+        self._library = load_compiled(SOURCE, (HEADER,))
 
     def find(self, ids: Int64, lines: Lines, old: Lines) -> Int32:
         """Rows int32[n] of ids int64[n], -1 where absent from both; `old` may be NO_LINES."""
