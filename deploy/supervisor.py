@@ -279,7 +279,7 @@ class Supervisor:
         """
         begun = self._unsound_since or time.monotonic()
         patience_s = max(LEAST_RESTART_S, SLOWER_RESTART * self._first_start_s)
-        failed, pause_s = 0, 1.0
+        failed, pause_s = 0, min(1.0, LONGEST_PAUSE_S)
         while True:
             self._end(grace_s=0)
             try:
