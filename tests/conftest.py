@@ -6,6 +6,8 @@ import fcntl
 import gc
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,11 +25,25 @@ from tests.tiny import add_hstu, add_ranker, export_ranker, random_hstu_next, ti
 
 BEAM_WIDTH = 32
 SIGNALS = SignalStack.of_this_thread()
+WARMING = pytest.StashKey["subprocess.Popen[bytes]"]()
 # Long ones; of the first, its last tests alone need it.
 WITHOUT_ARTIFACT = ("test_linear.py", "test_operation.py")
 # The machine may be busy with other things: how long an example takes says nothing.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The pool's kernels are compiled while others wait for servers: whichever test is first would take 25 s."""
+    if getattr(session.config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+        command = ["nice", sys.executable, "-c", "from genrec.pool.warm import warm; warm()"]
+        session.config.stash[WARMING] = subprocess.Popen(command, cwd=session.config.rootpath)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if warming := session.config.stash.get(WARMING, None):
+        warming.kill()
+        warming.wait()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
