@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from deploy.launcher import RunningServer
-from deploy.ports import choose_ports
-from tests.serving.servers import brief_server
+from tests.serving.servers import brief_server, nobodys_traces
 from training.data.histories import Histories
 
 BEAM_WIDTH = 32
@@ -20,7 +19,7 @@ BEAM_WIDTH = 32
 @pytest.fixture(scope="package")
 def traced(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server that sends spans to a port where nobody listens yet, and to no proxy, which would lead nowhere."""
-    url = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
+    url = nobodys_traces()
     folder = tmp_path_factory.mktemp("traced")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("http_proxy", "http://127.0.0.1:9")

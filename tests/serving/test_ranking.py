@@ -21,7 +21,6 @@ from clients.ranker import Ranker
 from clients.recommender import Recommender
 from deploy.launcher import RunningServer
 from deploy.pools import pools_of
-from deploy.ports import choose_ports
 from deploy.tensorrt.reference import compare
 from ensembles.local import LocalRecommender
 from ensembles.served import served
@@ -36,7 +35,7 @@ from perf.slo.analyzer import Window
 from tests.deploy.prometheus import scrape, total
 from tests.serving.processes import stub_of, until
 from tests.serving.ranked import rank_many, with_others
-from tests.serving.servers import brief_server
+from tests.serving.servers import brief_server, nobodys_traces
 from training.data.histories import Histories
 
 WIDTH, TOP_K = 16, 8
@@ -51,7 +50,7 @@ def artifact(tiny_ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def ranking(artifact: Path) -> Iterator[RunningServer]:
     settings: dict[str, Any] = {"pool_user_mb": 4, "pool_item_mb": 4, "pool_fill": "none"}
-    settings["trace_url"] = f"http://127.0.0.1:{choose_ports().http}/v1/traces"
+    settings["trace_url"] = nobodys_traces()
     with brief_server(
         artifact,
         beam_width=WIDTH,
