@@ -12,6 +12,7 @@ import pytest
 from cli.main import main
 from genrec.catalogue.items import Catalogue
 from genrec.errors import ArtifactError, InputError
+from genrec.manifest import record
 from genrec.rank.hstu import HstuConfig
 from training.hstu.batches import held_out_samples, tokens_of
 from training.hstu.ratings import Ratings, load_ratings, usual_tasks
@@ -105,6 +106,9 @@ def test_features_of_users(tmp_path: Path) -> None:
     city, ages = ratings.numbers["city"], ratings.numbers["age"]
     assert found == {"u1": [0, ages["7"]], "u2": [city["Ulm"], ages["56"]]}
     assert sorted([*city.values(), *ages.values()]) == list(range(1, ratings.sizes + 1))
+    with pytest.raises(InputError, match=r"users.parquet: is none of `genrec data`, which would remove it"):
+        made(tmp_path, users=None)
+    record(artifact, "data", "as made", [artifact / "users.parquet"], {})
     assert made(tmp_path, users=None)[1] and not (artifact / "users.parquet").exists(), "of former data"
     assert load_ratings(artifact, catalogue_of(artifact)).features.shape == (2, 0)
 
