@@ -16,28 +16,31 @@ WORDS = {
 }  # fmt: skip
 
 
-def check_fields(said: Any, kinds: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`said`, where it is an object that has fields of these `kinds`; others too. Raises ArtifactError."""
+def check_fields(said: Any, kinds: Mapping[str, Any], path: Path, within: str = "") -> dict[str, Any]:
+    """`said`, where it is an object that has fields of these `kinds`; others too. `within` is the field that holds it,
+    where it is not all of the file. Raises ArtifactError.
+    """
+    held = f"{within}: " if within else ""
     if not isinstance(said, dict):
-        raise ArtifactError(path, f"is {said!r}"[:100] + ", where an object is expected")
+        raise ArtifactError(path, f"{held}is {said!r}"[:100] + ", where an object is expected")
     for name, kind in kinds.items():
         accepted = _words(kind)
         if name not in said:
-            raise ArtifactError(path, f"{name}: is missing (accepted: {accepted})")
+            raise ArtifactError(path, f"{held}{name}: is missing (accepted: {accepted})")
         if not _is(said[name], kind):
-            raise ArtifactError(path, f"{name}: is {said[name]!r}"[:200] + f" (accepted: {accepted})")
+            raise ArtifactError(path, f"{held}{name}: is {said[name]!r}"[:200] + f" (accepted: {accepted})")
     return said
 
 
-def made_of(kind: type[T], said: Any, path: Path) -> T:
+def made_of(kind: type[T], said: Any, path: Path, within: str = "") -> T:
     """A dataclass of an object with its fields and no other, those with a default where they are there.
 
-    Raises ArtifactError.
+    `within`: see `check_fields`. Raises ArtifactError.
     """
     hints, own = get_type_hints(kind), fields(kind)  # type: ignore[arg-type]
-    given = check_fields(said, {}, path)
+    given = check_fields(said, {}, path, within)
     wanted = [each for each in own if each.name in given or each.default is each.default_factory is MISSING]
-    check_fields(given, {each.name: hints[each.name] for each in wanted}, path)
+    check_fields(given, {each.name: hints[each.name] for each in wanted}, path, within)
     if unknown := sorted(given.keys() - {each.name for each in own}):
         names = ", ".join(each.name for each in own)
         raise ArtifactError(path, f"{unknown[0]}: is no field of it (accepted: {names})")

@@ -180,10 +180,10 @@ def _check(path: Path, about: dict[str, Any], embeddings: ShardedEmbeddings) -> 
     if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
         raise ArtifactError(path, f"is not a {FORMAT} of version {VERSION}")
     check_fields(about, SAID, path)
-    check_fields(about["optimizer"], {"name": str}, path)
+    check_fields(about["optimizer"], {"name": str}, path, "optimizer")
     if about["ranks"] < 1:
         raise ArtifactError(path, f"ranks: is {about['ranks']} (accepted: 1 or more)")
-    of_features = [asdict(made_of(FeatureConfig, each, path)) for each in about["features"]]
+    of_features = [asdict(made_of(FeatureConfig, each, path, "features")) for each in about["features"]]
     was, now = ([_spell(each) for each in of] for of in (of_features, mine["features"]))
     if was != now:
         gone, new = [each for each in was if each not in now], [each for each in now if each not in was]
@@ -230,11 +230,11 @@ def _rank_json(target: Path, rank: int) -> dict[str, Any]:
     if not path.is_file():
         raise ArtifactError(path, f"is missing: what rank {rank} saved is not whole")
     said = check_fields(read_json(path), {"files": dict, "position": dict}, path)
-    check_fields(said["position"], dict.fromkeys(said["position"], int), path)
+    check_fields(said["position"], dict.fromkeys(said["position"], int), path, "position")
     own = (f"{rank}.random.safetensors", *([DENSE] if rank == 0 else []))
-    files = check_fields(said["files"], dict.fromkeys((*said["files"], *own), dict), path)
-    for each in files.values():
-        check_fields(each, {"bytes": int, "sha256": str}, path)
+    files = check_fields(said["files"], dict.fromkeys((*said["files"], *own), dict), path, "files")
+    for name, each in files.items():
+        check_fields(each, {"bytes": int, "sha256": str}, path, f"files: {name}")
     return said
 
 
