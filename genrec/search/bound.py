@@ -125,7 +125,7 @@ def _drop(
 ) -> None:
     """Into `stay` of the fields of beams what is not in `undecided`, or is in `scored`; `now`, where that is then.
 
-    All places ascend.
+    All places ascend, and `scored` are some of `undecided`: `stay` has room for no more.
     """
     paths, nodes, scores, parents = fields
     n = s = a = 0
