@@ -37,6 +37,7 @@ def mock_ranker(
     shared: bool = True,
     reach: int = 0,
     layers: int = 0,
+    items: int = ITEMS,
 ) -> None:
     """Write `artifact`, unless it is there, with the default target's engines; an item has `item_tokens` tokens.
 
@@ -47,9 +48,9 @@ def mock_ranker(
     from export.generator import export_artifact
 
     options = RankerConfig(shared, trained_for, item_tokens, reach=reach, layers=layers)
-    key = stage_key({"config": vars(shape), "items": ITEMS, "ranker": vars(options)})
+    key = stage_key({"config": vars(shape), "items": items, "ranker": vars(options)})
     if not is_good(artifact, "train", key):
-        write_ranker(artifact, shape, options, ITEMS)
+        write_ranker(artifact, shape, options, items)
         record(artifact, "train", key, [*(artifact / "model").iterdir(), artifact / "catalogue.parquet"], {})
     export_artifact(artifact)
     build_artifact(artifact)

@@ -4,11 +4,14 @@
 
 Transformers ranks them in one pass behind a copy of the cached prefix, items masked from each other, all at the same
 positions; vLLM takes a prompt per candidate and finds the prefix in its cache. Both give the likelihood of the
-candidates' codes, ours one discriminant token per candidate. Ours reuses the user's KV and computes the candidates
-(`user`, and `split` with items that are missing), or reuses both (`split`). `half the layers` is a ranker whose
-discriminant tokens have the generator's last ones alone. `least_ms` is the roofline of ours: of the products and the
-attention that a way cannot do without. Transformers predicts an item's last code and computes two tokens of it; ours
-computes three and a discriminant one, so with the user's KV alone its limit is near what transformers takes.
+candidates' codes. So does ours by `likelihood` (`perf.rank.likelihood`): it computes a code that candidates share once,
+and none that the catalogue leaves no choice of. Its scores are over the catalogue's items, theirs over all codes.
+
+Our ranker has one discriminant token per candidate. It reuses the user's KV and computes the candidates (`user`, and
+`split` with items that are missing), or reuses both (`split`). `half the layers` is a ranker whose discriminant tokens
+have the generator's last ones alone. `least_ms` is the roofline of ours: of the products and the attention that a way
+cannot do without. Transformers predicts an item's last code and computes two tokens of it; our ranker computes three
+and a discriminant one, so with the user's KV alone its limit is near what transformers takes.
 
 vLLM caches blocks of 16 tokens. Prompts are whole blocks and whole items, so that its cache has all of the prefix and,
 after the first round, nothing of a candidate.
@@ -22,10 +25,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from genrec.catalogue.indices import load_validity
+from genrec.catalogue.load import load_catalogue
 from genrec.cores import usable_cores
 from genrec.engine.instructions import engine_of
 from genrec.engine.load import load_layout
@@ -38,11 +44,14 @@ from genrec.rank.head import FILE_NAME as HEAD
 from genrec.rank.head import RankerHead
 from genrec.settings import Settings
 from perf.kit import machine, report
+from perf.kit.mock import ITEMS
 from perf.kit.turns import in_turns, quartiles, timed
+from perf.kit.work import work
 from perf.peers.envs import install
 from perf.peers.folder import write_hugging_face
 from perf.peers.peer import GIB, Deadline, Peer, Worker
 from perf.peers.refusal import Refusal
+from perf.rank.likelihood import beams_scored, by_likelihood
 from perf.rank.mock_ranker import SHAPE, mock_ranker
 from perf.rank.operations import Ranked, operations
 
@@ -53,6 +62,7 @@ USER, SPLIT, BOTH = "ours, user first, user there", "ours, split, user there", "
 WAYS = {  # the order, and whether items' KV is there
     "ours, nothing there": ("whole", False), USER: ("user", False), SPLIT: ("split", False), BOTH: ("split", True),
 }  # fmt: skip
+LIKELIHOOD = "ours, likelihood, user there"
 HALF = ", half the layers"
 HERE = Path(__file__).parent
 
@@ -71,19 +81,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.numbers_of(asked, "prompts", SHAPE.levels)
     run = report.begin(asked)
     artifact, half = asked.folder / "artifact", asked.folder / "half-the-layers"
-    mock_ranker(artifact, SHAPE.levels)
-    mock_ranker(half, SHAPE.levels, layers=SHAPE.num_hidden_layers // 2)
+    mock_ranker(artifact, SHAPE.levels, items=ITEMS)
+    mock_ranker(half, SHAPE.levels, layers=SHAPE.num_hidden_layers // 2, items=ITEMS)
     write_hugging_face(artifact, asked.folder / "hugging_face")
     cells = [row for span in asked.prompts.split(",") for row in measure(artifact, half, asked, int(span))]
     has_bf16 = load_layout(Settings(artifact, artifact), SHAPE).kv_type == "bf16"
     roofline = machine.roofline()
+    index = load_validity(artifact, SHAPE)
     for cell in cells:
-        counted = least_operations(cell["system"], cell["prompt"])
+        beams = beams_scored(index, rows_drawn(cell["prompt"], index.items))
+        counted = least_operations(cell["system"], cell["prompt"], beams)
         cell["least_ms"] = 1e3 * roofline.seconds(counted, 0.0, has_bf16) if counted else None
     print(report.columns(["", "prompt", "ms", "least ms", "times"], [row(cell) for cell in cells]))
     claims = {
         claim: {name: least_ratio(cells, name, ways) for name in PEERS}
-        for claim, ways in (("over", (BOTH,)), ("over_user_there", (USER, SPLIT)))
+        for claim, ways in (
+            ("over", (BOTH,)),
+            ("over_user_there", (USER, SPLIT)),
+            ("over_likelihood", (LIKELIHOOD,)),
+        )
     }
     spread = {f"ms, {cell['system']}, {cell['prompt']} tokens": cell.pop("ends") for cell in cells}
     run.publish({**claims, "cells": cells}, repeats=asked.rounds, spread=spread)
@@ -105,8 +121,12 @@ def least_ratio(cells: Sequence[dict[str, Any]], peer: str, ways: Sequence[str])
     return min(found, default=None)
 
 
-def least_operations(system: str, span: int) -> int:
-    """What one of our ways cannot do without, behind `span` tokens of a user; 0 for a peer."""
+def least_operations(system: str, span: int, beams: Sequence[float]) -> float:
+    """What one of our ways cannot do without, behind `span` tokens of a user; 0 for a peer. `beams` are those that the
+    passes of `likelihood` score.
+    """
+    if system == LIKELIHOOD:
+        return work(SHAPE, span, CANDIDATES, "f32", beams).decode_operations
     way = system.removesuffix(HALF)
     if way not in WAYS:
         return 0
@@ -126,26 +146,22 @@ def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) ->
 
     `half` has a ranker of half the layers.
     """
-    draw = np.random.default_rng(span)
-    tokens = draw.integers(0, SHAPE.vocab_size, span // SHAPE.levels * SHAPE.levels).astype(np.int32)
-    items = draw.integers(0, SHAPE.vocab_size, (CANDIDATES, SHAPE.levels)).astype(np.int32)
+    drawn = Drawn.behind(artifact, span)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
-        arms = ours(artifact, folder, tokens, items)
-        of_half = ours(half, folder / "half", tokens, items)
-        arms |= {name + HALF: of_half[name] for name in (SPLIT, BOTH)}
+        arms = ours(artifact, half, folder, drawn)
         for name in asked.peers.split(","):
             try:
                 peer = peer_of(name, artifact, asked, span)
                 stack.callback(peer.stop)
                 peer.start(1)
-                peer.ask(Deadline(LIMIT_S), do="prefix", tokens=tokens.tolist())
+                peer.ask(Deadline(LIMIT_S), do="prefix", tokens=drawn.tokens.tolist())
             except Refusal as error:
                 print(f"{name}: {error.reason}")
                 continue
-            arms[peer.name] = lambda peer=peer: peer.ask(Deadline(LIMIT_S), do="rank", items=items.tolist())[
-                1
-            ]
+            arms[peer.name] = lambda peer=peer: peer.ask(
+                Deadline(LIMIT_S), do="rank", items=drawn.items.tolist()
+            )[1]
         given = in_turns(arms, asked.rounds, warm_ups=2, label=f"{span} tokens")
     taken = {name: quartiles([1e3 * each for each in seconds]) for name, seconds in given.items()}
     return [
@@ -160,13 +176,43 @@ def measure(artifact: Path, half: Path, asked: argparse.Namespace, span: int) ->
     ]
 
 
-def ours(artifact: Path, folder: Path, tokens: Any, items: Any) -> dict[str, Callable[[], float]]:
-    """Our ways, over a pool that has the user, and for one of them the items."""
+def rows_drawn(span: int, items: int) -> NDArray[np.int32]:
+    """Of a catalogue of so many items those that are ranked behind `span` tokens: int32[C]."""
+    return np.random.default_rng(span).choice(items, CANDIDATES, replace=False).astype(np.int32)
+
+
+class Drawn(NamedTuple):
+    """A user's tokens int32[S], and of the candidates catalogue rows int32[C] and tokens int32[C, L]."""
+
+    tokens: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    items: NDArray[np.int32]
+
+    @classmethod
+    def behind(cls, artifact: Path, span: int) -> Drawn:
+        """Candidates behind a user of `span` tokens."""
+        catalogue = load_catalogue(artifact, SHAPE)
+        rows, whole = rows_drawn(span, len(catalogue)), span // SHAPE.levels * SHAPE.levels
+        tokens = np.random.default_rng(span).integers(0, SHAPE.vocab_size, whole).astype(np.int32)
+        return cls(tokens, rows, (catalogue.codes[rows] + np.array(SHAPE.code_offsets)).astype(np.int32))
+
+
+def ours(artifact: Path, half: Path, folder: Path, drawn: Drawn) -> dict[str, Callable[[], float]]:
+    """Seconds of all our ways, over pools in `folder`."""
+    arms, of_half = ranked(artifact, folder, drawn), ranked(half, folder / "half", drawn)
+    likelihood = by_likelihood(artifact, folder / "likelihood", drawn.tokens, drawn.rows)
+    assert len(likelihood().scores) == CANDIDATES
+    few = {name + HALF: of_half[name] for name in (SPLIT, BOTH)}
+    return {**arms, **few, LIKELIHOOD: lambda: timed(likelihood)[0]}
+
+
+def ranked(artifact: Path, folder: Path, drawn: Drawn) -> dict[str, Callable[[], float]]:
+    """Those of our ranker, over a pool that has the user, and for one of them the items."""
     kv_type = load_layout(Settings(artifact, artifact), SHAPE).kv_type
     layout = EntryLayout(SHAPE, SHAPE.levels, kv_type, SHAPE.levels)
     (passes,) = load_rankers(engine_of(artifact, "openvino"), SHAPE, kv_type, Settings(artifact, artifact))
     head = RankerHead.load(artifact / "onnx" / HEAD, SHAPE)
-    request = RankRequest(1, tokens, items, items)
+    request = RankRequest(1, drawn.tokens, drawn.items, drawn.items)
     arms = {}
     for name, (order, items_there) in WAYS.items():
         Pool.create(folder / name, 256 << 20, 1000 if items_there else 0, layout.item_bytes)

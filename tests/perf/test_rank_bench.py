@@ -4,15 +4,13 @@ import argparse
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from cli.main import main
 from genrec.artifact import load_config
-from perf.peers.refusal import Refusal
-from perf.rank import peers, rank
+from perf.rank import rank
 from perf.rank.asked import Asked, own_users, requests_of
 from perf.rank.company import COUNTS as LISTED
 from perf.rank.company import Load, gains
@@ -21,7 +19,6 @@ from perf.rank.company import measure as loads_of
 from perf.rank.figures import table
 from perf.rank.mock_ranker import PAPER_WIDTH, SHAPE, narrow
 from perf.rank.operations import Ranked, attention, products
-from perf.rank.peers import BOTH, HALF, SPLIT, least_operations, least_ratio
 from perf.rank.rank import WAYS, measure, model_of, sizes_of
 from perf.rank.simulate import POOL_BYTES, SHAPES, TOKEN_BYTES
 from perf.rank.together import COMPANY, COUNTS, ORDERS, cell, passes_of
@@ -203,31 +200,6 @@ def test_what_cannot_be_said_of_the_ways_asked_for_is_null(tiny_ranker: Path, wa
     assert [line.split()[0] for line in lines[1:]] == ways.split(",")
 
 
-def test_half_the_layers_of_a_ranker_save_half_of_its_own_and_nothing_of_the_items():
-    both, split = least_operations(BOTH, 528), least_operations(SPLIT, 528)
-    assert 2 * least_operations(BOTH + HALF, 528) == both
-    assert least_operations(SPLIT + HALF, 528) == split - both // 2
-    assert least_operations("transformers", 528) == 0
-
-
-@pytest.mark.parametrize("given", [["--peers", "vlm"], ["--prompts", "528,x"], ["--prompts", "0"]])
-def test_peers_and_prompts_are_known_before_models_are_made(
-    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "rank_peers", "--folder", str(tmp_path), *given]) == 2
-    assert f"{given[0][2:]}: is '{given[1]}' (accepted: " in capsys.readouterr().err
-
-
-def test_a_peer_is_held_against_the_best_of_ours_where_that_is_worst():
-    times = {10: {"a": 2.0, "b": 4.0, "peer": 8.0}, 20: {"a": 5.0, "b": 4.0, "peer": 12.0}}
-    cells = [
-        {"system": name, "prompt": span, "ms": ms} for span, of in times.items() for name, ms in of.items()
-    ]
-    assert least_ratio(cells, "peer", ("a", "b")) == 3.0
-    assert least_ratio(cells, "peer", ("a",)) == 2.4
-    assert least_ratio(cells, "another", ("a",)) is None, "it was not run"
-
-
 def test_rankings_together_are_measured_by_passes_of_as_many_candidates(tiny_ranker: Path):
     arms = passes_of(tiny_ranker, load_config(tiny_ranker), 3, 9)
     assert set(arms) == {(order, count, many) for order in ORDERS for count in COUNTS for many in COMPANY}
@@ -251,47 +223,3 @@ def test_a_server_s_gain_is_that_of_the_rounds():
 def test_rankings_in_flight_are_answered_by_a_server(tiny_ranker: Path):
     loads = loads_of(tiny_ranker, 5, 50, 8, 0.3)
     assert set(loads) == set(LISTED) and all(load.rate > 0 < load.p99_ms for load in loads.values())
-
-
-def test_a_peer_that_cannot_be_installed_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object) -> None:
-        raise Refusal("pip failed")
-
-    monkeypatch.setattr(peers, "install", refuse)
-    monkeypatch.setattr(peers, "load_layout", lambda *_: SimpleNamespace(kv_type="f32"))
-    monkeypatch.setattr(peers, "ours", lambda *_: dict.fromkeys(peers.WAYS, lambda: 1.0))
-    asked = argparse.Namespace(peers="transformers", rounds=1, folder=tmp_path, envs=tmp_path)
-    cells = peers.measure(tmp_path, tmp_path, asked, 528)
-    assert {cell["system"] for cell in cells} == {*peers.WAYS, SPLIT + HALF, BOTH + HALF}
-    assert all(cell["ends"] == (1000, 1000) and cell["ms"] == 1000 for cell in cells)
-    assert "transformers: pip failed" in capsys.readouterr().out
-
-
-def test_peers_that_have_started_are_ended_with_the_benchmark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While another one starts, which takes minutes."""
-    stopped: list[str] = []
-
-    class Peer:
-        def __init__(self, name: str, *_: object) -> None:
-            self.name = name
-
-        def start(self, width: int) -> None:
-            if self.name == "vllm":
-                raise KeyboardInterrupt
-
-        def ask(self, *_: object, **__: object) -> None:
-            pass
-
-        def stop(self) -> None:
-            stopped.append(self.name)
-
-    monkeypatch.setattr(peers, "peer_of", Peer)
-    monkeypatch.setattr(peers, "ours", lambda *_: dict.fromkeys(peers.WAYS, lambda: 1.0))
-    asked = argparse.Namespace(peers="transformers,vllm", rounds=1, folder=tmp_path, envs=tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        peers.measure(tmp_path, tmp_path, asked, 528)
-    assert stopped == ["vllm", "transformers"]
