@@ -21,10 +21,6 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("the user's KV alone there for both: times as fast as transformers", "rank_peers",
                "over_user_there/transformers"),
         Figure("the user's KV alone there for both: times as fast as vLLM", "rank_peers", "over_user_there/vllm"),
-        Figure("the same, ours by the generator's likelihood too: times as fast as transformers", "rank_peers",
-               "over_likelihood/transformers"),
-        Figure("the same, ours by the generator's likelihood too: times as fast as vLLM", "rank_peers",
-               "over_likelihood/vllm"),
         Figure("requests/s with P99 within {settings[slo_p99_ms]:g} ms, {settings[artifact]}, by perf_analyzer",
                "sweep", "highest_rate", "{:.0f}"),
         Figure("of {settings[cross_check_s]:g} s of our own arrivals at that rate, answered within "
