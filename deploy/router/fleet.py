@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from deploy.launcher import RunningServer, running_server
 from deploy.ports import Ports
 from deploy.router.config import ServerPlace
-from deploy.router.haproxy import Router, running_router
+from deploy.router.haproxy import Router, RouterError, running_router
 from deploy.router.limits import MOST_SERVERS, Limits
 from deploy.router.starting import Starting
 from genrec.catalogue.versions import catalogue_id
@@ -117,6 +118,10 @@ class Fleet:
             # Before one is waited for: systemd ends all processes at once, and each would be started again till then.
             for server in self._running():
                 server.supervisor.stop(wait=False)
+            # Triton ends when the last connection to it does, and the router keeps those that nobody uses for seconds.
+            with suppress(RouterError):  # its own errors matter no more
+                for place in chain.from_iterable(each.places for each in self._generations()):
+                    self.router.empty(place)
             self._write_targets([])
 
     def check(self) -> None:

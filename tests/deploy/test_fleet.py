@@ -6,8 +6,9 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from deploy.router.limits import Limits
 from genrec.errors import InputError
 from tests.deploy.conftest import NEW, OLD, generation
 from tests.serving.processes import until
+from tests.web import Quiet, answering
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="apt-get install haproxy")
 
@@ -196,6 +198,36 @@ def test_all_servers_are_told_to_end_before_one_is_waited_for(fleet: Fleet, ende
         each.servers = [replace(server, supervisor=told) for server in each.servers]
     fleet.close()
     assert sorted(ended[:2]) == [NEW / "told", OLD / "told"] and sorted(ended[2:]) == [NEW, OLD]
+
+
+def test_a_server_that_ends_is_not_kept_by_a_connection_that_nobody_uses(fleet: Fleet) -> None:
+    """Triton waits for its last connection, and a router keeps some for who comes next."""
+    over = threading.Event()
+
+    class Ready(Quiet):
+        protocol_version = "HTTP/1.1"  # or each answer would end a connection
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def finish(self) -> None:
+            super().finish()
+            if self.path.startswith("/v2/models"):
+                over.set()
+
+    def end() -> None:
+        assert over.wait(4), "the connection is kept"
+
+    with answering(Ready) as web:
+        fleet.serving.stack.callback(end)
+        fleet.router.fill("a1", replace(fleet.serving.servers[0].ports, http=web.server_port))
+        fleet.router.weigh("a1", 100)
+        with closing(HTTPConnection(fleet.router.ports.http_url)) as client:
+            client.request("GET", "/v2/models/recommend/ready")
+            assert client.getresponse().status == 200 and not over.is_set()
+        fleet.close()
 
 
 @pytest.mark.parametrize("first", ["serving", "coming"])
