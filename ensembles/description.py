@@ -6,7 +6,7 @@ Nothing here knows Triton's protobuf or an algorithm. `dims` leave out the batch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from genrec.errors import InputError
 
@@ -22,6 +22,11 @@ class Tensor:
     dtype: str
     dims: tuple[int, ...]
     optional: bool = False
+
+
+def optional(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The same, each of which a request may leave out."""
+    return tuple(replace(each, optional=True) for each in tensors)
 
 
 @dataclass(frozen=True)

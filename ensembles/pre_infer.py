@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
 from ensembles.rank import EVENTS, PLAN, SCORE_CANDIDATES
-from ensembles.recommend import HISTORY, OWNER, TICKET, TOKENS
+from ensembles.recommend import HISTORY, OWNER, TICKET, TOKENS, USER_ID
 from genrec.rank.kinds import PAST_INPUTS
 
-USER_ID = Tensor("user_id", "INT64", (1,), optional=True)
 DEADLINE_MS = Tensor("deadline_ms", "INT64", (1,), optional=True)  # until the ranking is due
 PAST = tuple(each for each in EVENTS if each.name in PAST_INPUTS)  # `now` is the ranking's own
 REQUEST = (HISTORY, USER_ID, DEADLINE_MS, *PAST)

@@ -6,9 +6,7 @@ hazard H4 asks for. Tensors as in docs/contracts.md.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
+from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp, optional
 from ensembles.recommend import DEADLINE_MS, HISTORY, ITEM_IDS, OWNER, SCORES, TICKET, TOKENS, TOP_K, USER_ID
 from genrec.report import RankReport
 
@@ -23,13 +21,12 @@ EVENTS = (
     Tensor("features", "INT32", (-1,), optional=True),
 )
 REQUEST = (HISTORY, CANDIDATES, TOP_K, CANDIDATE_SCORES, USER_ID, DEADLINE_MS, *EVENTS)
-FIRST_TICKET = Tensor("ticket", "INT64", TICKET.dims, optional=True)
-FIRST_OWNER = replace(OWNER, optional=True)
+FIRST = optional(TICKET, OWNER)  # of the step before, where a retrieval comes first
 
 CANDIDATE_TOKENS = Tensor("candidates", "INT32", (-1,))
 CODES = Tensor("codes", "INT32", (-1,))
 # Left out where nothing is ranked: `pre_infer` wants the user's entry alone.
-RANKED = tuple(replace(each, optional=True) for each in (CANDIDATE_TOKENS, CODES))
+RANKED = optional(CANDIDATE_TOKENS, CODES)
 PRIOR = Tensor("prior", "FP32", (-1,))
 LEFT_OUT = Tensor("left_out", "INT32", (1,))
 PLAN = Tensor("plan", "INT64", (3,))
@@ -42,7 +39,7 @@ NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
 
 ENCODE_CANDIDATES = Model(
     "encode_candidates",
-    inputs=(*REQUEST, FIRST_TICKET, FIRST_OWNER),
+    inputs=(*REQUEST, *FIRST),
     outputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS, CODES, ITEM_IDS, PRIOR, LEFT_OUT),
     # As behind a retrieval that found nothing the catalogue has: 0 is no item.
     warmups=(WarmUp("nothing_found", {"history": (1,), "candidates": (1,)}, {**NO_PROMPT, "top_k": (1,)}),),

@@ -7,7 +7,7 @@ a hop of Triton between any two passes; docs/serving.md compares them.
 
 from __future__ import annotations
 
-from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
+from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp, optional
 from genrec.report import Report
 from genrec.steps.ticket import Ticket
 
@@ -32,7 +32,7 @@ TOKENS = Tensor("tokens", "INT32", (-1,))
 TICKET = Tensor("ticket", "INT64", (len(Ticket._fields),))
 EXCLUDED = Tensor("excluded", "INT32", (-1,))
 OWNER = Tensor("owner", "INT64", (3,))  # whether a user is named, which, and when the request came
-KEEP_FOR = Tensor("owner", "INT64", (3,), optional=True)  # where a ranking follows
+(KEEP_FOR,) = optional(OWNER)  # without it nothing is kept
 PATHS = Tensor("paths", "INT64", (-1,))
 SCORES = Tensor("scores", "FP32", (-1,))
 ITEM_IDS = Tensor("item_ids", "INT64", (-1,))

@@ -7,7 +7,7 @@ docs/contracts.md.
 
 from __future__ import annotations
 
-from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp
+from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp, optional
 from ensembles.recommend import (
     ANSWER,
     ENCODE_HISTORY,
@@ -39,10 +39,6 @@ BEAMS = (PATHS, NODES, SCORES, CODES, PARENTS, LEVEL)
 FIRST_LEVEL = {"level": (1,)}
 
 
-def _optional(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(Tensor(t.name, t.dtype, t.dims, optional=True) for t in tensors)
-
-
 PREFILL = Model(
     "prefill",
     inputs=(TOKENS, TICKET),
@@ -64,7 +60,7 @@ def _beam_search(levels: int) -> Model:
     later = WarmUp("later", {**first.dims, **beams}, {**NO_PROMPT, **FIRST_LEVEL})
     return Model(
         "beam_search",
-        inputs=(KV, TICKET, EXCLUDED, *_optional(PATHS, NODES, SCORES, LEVEL)),
+        inputs=(KV, TICKET, EXCLUDED, *optional(PATHS, NODES, SCORES, LEVEL)),
         outputs=BEAMS,
         warmups=(first, later) if levels > 1 else (first,),
     )
