@@ -60,7 +60,7 @@ def draft(
     states = states.copy()  # a request's are read-only: one type for the compiler, which then compiles once
     if mode == "every":
         return _every(drafter, states, Constraint(index, blocked), width)
-    return _last(drafter, states, index, valid, width, blocked)
+    return _last(drafter, states, valid, width, blocked)
 
 
 def _every(drafter: Drafter, states: Array, constraint: Constraint, width: int) -> Draft:
@@ -76,8 +76,8 @@ def _every(drafter: Drafter, states: Array, constraint: Constraint, width: int) 
 
 
 def _last(
-    drafter: Drafter, states: Array, index: ValidityIndex, valid: SemanticIdSet, width: int, blocked: Blocked | None
-) -> Draft:  # fmt: skip
+    drafter: Drafter, states: Array, valid: SemanticIdSet, width: int, blocked: Blocked | None
+) -> Draft:
     """Unconstrained, then equation 5 over all candidates of the last level; Algorithm 3, lines 14 to 29."""
     state, levels = drafter.start(states), drafter.config.levels
     paths, scores = np.zeros(1, np.int64), np.zeros(1, np.float32)
