@@ -27,10 +27,9 @@ def spans_before(timed: Timed, places: np.ndarray, most: int) -> np.ndarray:
     return np.stack((np.maximum(first, stop - most), stop), 1)
 
 
-def groups_of(spans: np.ndarray, tokens: int, rng: np.random.Generator | None = None) -> list[np.ndarray]:
+def groups_of(spans: np.ndarray, tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Spans in groups of about `tokens` events, shuffled by `rng`; lengths may differ, as nothing is padded."""
-    if rng is not None:
-        spans = rng.permutation(spans)
+    spans = rng.permutation(spans)
     ends = np.cumsum(spans[:, 1] - spans[:, 0])
     return np.split(spans, np.flatnonzero(np.diff((ends - 1) // tokens)) + 1)
 
