@@ -40,7 +40,7 @@ EVERY = 8  # keys of a user, of which the index knows one, and up to four more
 FORGOT_NS = 21  # when anybody was last forgotten, on the monotonic clock
 HEADER = 24
 PAGE = 4096
-ENTRY_WORDS = 24  # more than `genrec.pool.users` names: entries are on cache lines
+ENTRY_WORDS = 24  # more than `genrec.pool.user_rows` names: entries are on cache lines
 PROCESSES = 64  # that use one pool at a time
 LOOK_S, DEAD_S = 0.02, 0.25  # between two looks at the file, and at who has died: requests lock often
 LOCK_S = 0.05  # who holds the table for longer has been stopped; a request goes on without the pool
@@ -134,7 +134,7 @@ class PoolTable:
 
     header: NDArray[np.int64]  # [HEADER]
     processes: NDArray[np.int64]  # [PROCESSES, 2]: pid and start time, 0 where the seat is free
-    entries: NDArray[np.int64]  # [E, words of genrec.pool.users]
+    entries: NDArray[np.int64]  # [E, words of genrec.pool.user_rows]
     pins: NDArray[np.int16]  # [E, PROCESSES]: how many readers each process has
     user_index: Places
     row_state: NDArray[np.int8]  # [R]
