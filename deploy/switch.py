@@ -77,7 +77,7 @@ def _behind(artifact: Path, wanted: Current, bar: Any) -> list[str]:
     waiting, processes = [], 0
     for folder in servers_of(artifact):
         said = agreement.acknowledgements(folder)
-        processes += len(said)
+        processes += max(len(said), 1)
         if not said:
             waiting.append(f"a server that starts ({folder.name})")
         for process, acknowledgement in said.items():

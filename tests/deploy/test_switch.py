@@ -14,7 +14,8 @@ from genrec.catalogue import agreement
 from genrec.catalogue.agreement import Acknowledgement
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
-from genrec.catalogue.versions import read_current
+from genrec.catalogue.versions import Current, read_current
+from genrec.progress import counting
 from tests.oracles.twin import twin_artifact
 
 
@@ -48,3 +49,9 @@ def test_who_has_not_loaded_it_in_time_is_named_and_the_old_version_stays(
         switch.switch(artifact, 2)
     after = read_current(artifact)
     assert (after.version, after.highest) == (1, 2) and after.serial > before.serial
+
+
+def test_a_server_that_starts_is_one_to_wait_for_and_none_that_is_there(artifact: Path, server: Path) -> None:
+    with counting("version 2", 0, "process") as bar:
+        assert len(switch._behind(artifact, Current(2, 1), bar)) == 1
+    assert (bar.n, bar.total) == (0, 1)
