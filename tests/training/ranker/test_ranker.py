@@ -249,7 +249,8 @@ def test_stage_is_reused_and_evaluated(
     done, again = capsys.readouterr().out.splitlines()
     assert done.startswith("ranker: done") and again == "ranker: still good"
     verify(artifact)
-    assert read(artifact)["ranker"]["facts"]["generator_weight"] >= 0
+    weight = load_ranker(artifact / "model").options.generator_weight
+    assert read(artifact)["ranker"]["facts"]["generator_weight"] == weight
     found = measure_ranker(artifact)
     assert set(found["orders"]) == {"user", "item"} and found["users"] == 40
     assert main(["evaluate", str(artifact), "--ranker", "--json"]) == 0
