@@ -148,7 +148,7 @@ def test_whole_pipeline(folder: Path) -> None:
         evaluate(transition_baseline(catalogue, histories), histories)["HR@10"] == 1.0
     )  # the walk is certain
     model = model_recommender(load_generator(folder / "model"), catalogue, beam_width=16)
-    assert 0 <= evaluate(model, histories)["HR@10"] <= 1
+    assert evaluate(model, histories)["HR@10"] > 0
     assert recipe(folder).max_history == 50
 
 
