@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 
 import numpy as np
 import pyarrow as pa
@@ -138,10 +139,21 @@ class Histories:
 
 
 def room_for(count: int) -> np.ndarray:
-    """int64[count]; beyond IN_MEMORY in a temporary file, mapped, that the system may take out of memory."""
+    """int64[count]; beyond IN_MEMORY in a temporary file, mapped, that the system may take out of memory.
+
+    Raises InputError where the disk has no room for it.
+    """
     if count <= IN_MEMORY:
         return np.empty(count, np.int64)
     with TemporaryFile() as file:  # it goes with the map
+        try:
+            # Else a full disk shows at the first write to the map, which ends the process by SIGBUS.
+            os.posix_fallocate(file.fileno(), 0, 8 * count)
+        except OSError as error:
+            problem = (
+                f"{gettempdir()} has no room for {8 * count / 1e6:.0f} MB of histories: {error.strerror}"
+            )
+            raise InputError("TMPDIR", problem, "a folder on a disk with more room") from error
         return np.memmap(file, np.int64, "w+", shape=(count,))
 
 
