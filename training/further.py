@@ -48,6 +48,7 @@ def once(run: OnePass, users: np.ndarray) -> dict[str, object]:
     The loss is the mean over batches, each from before it was learnt. All ranks call it. Raises RankLost.
     """
     todo, losses = run.batches(0), []
+    run.world.meet()  # who read from a slower disk is no lost rank
     with counting(f"train {run.name} further", len(todo), "batch", disable=run.world.rank > 0) as bar:
         for batch in todo:
             losses.append(run.step(batch, len(losses) / len(todo)))

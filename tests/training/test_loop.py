@@ -9,11 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from genrec.progress import counting
-from training import loop
+from training import further, loop
 from training.sharded.embeddings import ShardedEmbeddings
 from training.sharded.world import World
 
@@ -151,3 +152,41 @@ def test_it_is_saved_every_so_often_and_once_at_the_end(
     for minutes in (None, 1.0):
         limits = loop.Limits(epochs=1, patience=9, minutes=minutes)
         assert trained(Timed(), limits, tmp_path / str(minutes), monkeypatch, every_s)[1] == steps
+
+
+class Waits(World):
+    """Notes how it waits: `meet` for long, all else for 45 s."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = list[str]()
+
+    def meet(self) -> None:
+        self.waited.append("meet")
+
+    def swap(self, values: np.ndarray, sent: np.ndarray, received: np.ndarray) -> np.ndarray:
+        self.waited.append("swap")
+        return values
+
+
+def test_a_rank_that_reads_longer_is_waited_for_where_a_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the data and its checkpoint: as where it begins."""
+    limits = loop.Limits(epochs=1, patience=9)
+    with pytest.raises(KeyboardInterrupt):
+        trained(Timed(most=5), limits, tmp_path, monkeypatch)
+    loop.train(world := Waits(), Timed(), limits, tmp_path)
+    assert world.waited[0] == "meet"
+
+
+def test_a_rank_that_reads_longer_is_waited_for_where_events_are_learnt() -> None:
+    class Once(Timed):
+        world, steps = Waits(), 10
+
+        def step(self, batch: list[int], done: float) -> float:
+            self.world.gather(np.zeros(1))
+            return 1.0
+
+    further.once(run := Once(), np.zeros(3))
+    assert run.world.waited == ["meet", *["swap"] * 10]
