@@ -158,6 +158,7 @@ def make_ranker(
     """`model/ranker.*`: a ranker over the generator as it is, or with layers of its own throughout."""
     from genrec.catalogue.files import ITEM_TOKENS
     from genrec.rank.options import OPTIONS, WEIGHTS
+    from training.launch import use_threads
     from training.ranker.train import RankerSettings, check_layers, open_places, ranker_artifact
     from training.recipe_file import changed
 
@@ -172,6 +173,7 @@ def make_ranker(
     def work(state: Path) -> dict[str, Any]:
         check_layers(artifact, shared, chosen)
         if how.ranks > 1:
+            use_threads(how.threads)
             open_places(artifact, chosen.places, history)  # makes the candidates, once for all ranks
         found: dict[str, Any] = how.on_ranks(
             ranker_artifact, artifact, chosen, state, order, shared, how.seed, how.minutes, history

@@ -34,6 +34,11 @@ def torchrun_rank() -> int | None:
     return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
+def use_threads(threads: int) -> None:
+    """Of torch in this process; 0 is a thread per core."""
+    torch.set_num_threads(threads or min(torch.get_num_threads(), usable_cores()))
+
+
 def on_ranks(
     ranks: int, work: Callable[..., Any], *arguments: Any, threads: int = 0, device: str = "cpu"
 ) -> Any:
@@ -48,7 +53,7 @@ def on_ranks(
         with _memory():
             return _in_torchrun(rank, ranks, work, arguments, threads)
     if ranks == 1:
-        torch.set_num_threads(threads or min(torch.get_num_threads(), usable_cores()))
+        use_threads(threads)
         with _memory():
             return work(World(device=device), *arguments)
     each = max((threads or usable_cores()) // ranks, 1)

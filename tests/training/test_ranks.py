@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from cli.chain import How, make_ranker
@@ -29,6 +30,7 @@ from training.generator.run import GeneratorRun
 from training.generator.train import fresh_generator, train_generator
 from training.launch import on_ranks
 from training.ranker import candidates as rank_candidates
+from training.ranker import train as of_ranker
 from training.ranker.run import RankerRun
 from training.ranker.train import fresh_ranker, open_places, train_ranker
 from training.sharded.world import RankLost, World
@@ -112,6 +114,26 @@ def test_what_no_ranker_has_is_told_before_candidates_are_made(tmp_path: Path) -
     with pytest.raises(InputError, match="layers: is 9 "):
         make_ranker(artifact, how=How(ranks=2, threads=2), changes={"layers": 9})
     assert not (artifact / "training").exists()
+
+
+def test_candidates_of_several_ranks_take_the_threads_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made before the ranks start, by a process that has a thread per core of its own."""
+    seen, before = [], torch.get_num_threads()
+
+    def noted(*_: object) -> None:
+        seen.append(torch.get_num_threads())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(of_ranker, "open_places", noted)
+    torch.set_num_threads(4)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            make_ranker(ring_artifact(tmp_path), how=How(ranks=2, threads=3))
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [3]
 
 
 @pytest.fixture
