@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from genrec.catalogue.files import CATALOGUE
 from genrec.draft.options import has_draft
 from genrec.errors import ArtifactError, InputError
+from genrec.files import check_regular
 
 OWN = {
     "beam_width": 128,
@@ -56,8 +58,9 @@ def endpoint(
 
 def check_drafts(artifact: Path) -> None:
     """Raises ArtifactError for one that cannot serve drafts."""
+    check_regular(artifact / CATALOGUE)  # where no artifact is, nothing is wrong with drafts
     if not has_draft(artifact):
-        made = "`genrec train ARTIFACT --draft`, an export and a build make one"
+        made = "`genrec train ARTIFACT --draft alone`, an export and a build make one"
         raise ArtifactError(artifact, f"has no draft head, which is measured too; {made}")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from cli.main import main
+from cli.main import main, parser
+from genrec.catalogue.files import CATALOGUE
 from perf.kit import report
 from perf.kit.benchmarks import BENCHMARKS
 
@@ -164,4 +166,10 @@ def test_what_drafts_are_measured_of_has_a_draft_head(
 ) -> None:
     assert main(["bench", name, str(tmp_path)]) != 0
     said = capsys.readouterr()
+    assert f"{tmp_path / CATALOGUE}: cannot be read" in said.err and not said.out, "a name mistyped"
+    (tmp_path / CATALOGUE).touch()
+    assert main(["bench", name, str(tmp_path)]) != 0
+    said = capsys.readouterr()
     assert f"{tmp_path}: has no draft head" in said.err and not said.out
+    (advised,) = re.findall("`genrec (train .*?)`", said.err)
+    assert parser().parse_args(advised.split()).draft
