@@ -70,7 +70,10 @@ def prepare(
             raise InputError(str(out / USERS), problem, "another name for it; as --users it is read")
         if semantic_ids is not None:
             published_codes(semantic_ids, found.keys.to_pylist())
-        return write_data(found, out, cluster, key)
+        notes = write_data(found, out, cluster, key)
+        if unread := unread_columns(found.interactions):
+            notes.append(f"columns of {found.interactions.name} that are not read: {', '.join(unread)}")
+        return notes
 
     if source is not None and (interactions or items or users):
         given = "interactions" if interactions else "items" if items else "users"
@@ -80,8 +83,6 @@ def prepare(
             notes = write(found)
     elif interactions is not None and items is not None:
         notes = write(replace(read_tables(interactions, items), users=users))
-        if unread := unread_columns(interactions):
-            notes.append(f"columns of {interactions.name} that are not read: {', '.join(unread)}")
     elif interactions is None and items is None:
         raise InputError("source", "is missing", "a name, a folder, or --interactions with --items")
     else:

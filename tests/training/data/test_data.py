@@ -171,6 +171,10 @@ def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
     pq.write_table(read_table(shown), tmp_path / "i.parquet")
     whole = prepare(tmp_path / "parquet", interactions=tmp_path / "i.parquet", items=described)
     assert told.format("i.parquet") in whole
+    (folder := tmp_path / "folder").mkdir()
+    for file, name in ((shown, "interactions.csv"), (described, "items.csv")):
+        (folder / name).write_bytes(file.read_bytes())
+    assert told.format("interactions.csv") in prepare(tmp_path / "source", str(folder))
     (tmp_path / "s.txt").write_text("1 10 11 12\n")
     for name, rows in {"s.txt": None, "interactions.csv": GOOD}.items():
         if rows:
