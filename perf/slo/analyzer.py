@@ -35,6 +35,7 @@ DELAYED_LIMIT = 1.0  # per cent; perf_analyzer itself warns above
 # Of the asked rate must be answered, or a queue is growing; less where chance alone explains it.
 KEPT_UP = 0.95
 UNSTABLE = "latency is not stable"
+RESTRICTED = "This protocol is restricted"
 PERCENTILES = (50, 90, 95, 99)
 _DELAYED = re.compile(r"([\d.]+)% of the requests were delayed")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+)")
@@ -246,6 +247,10 @@ def _problems(code: int, output: str) -> list[str]:
         problems.append("throughput is not stable")
     if "ended after" in output:
         problems.append("no result in time")
+    if code and RESTRICTED in output:
+        problems.append(
+            "the server shows its configuration to who has its token; --server-json has that, --url has not"
+        )
     if code and not problems:
         # An option that it refuses is named before it tells all others.
         lines = [line for line in output.partition("Usage: ")[0].splitlines() if line.strip()]

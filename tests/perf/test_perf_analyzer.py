@@ -96,6 +96,11 @@ def test_a_queue_that_grows_is_not_held_but_chance_may_explain_a_few() -> None:
             "exit code 99: Error: too many",
         ),
         (0, "", "no result"),
+        (
+            99,
+            "error: failed to get model config: This protocol is restricted, expecting header 'a-token'",
+            "the server shows its configuration to who has its token; --server-json has that, --url has not",
+        ),
     ],
 )
 def test_points_without_a_result(code: int, output: str, problem: str) -> None:
