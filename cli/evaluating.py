@@ -107,7 +107,10 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     add_artifact(parser)
     parser.add_argument("--slo-p99-ms", type=positive, required=True)
     parser.add_argument(
-        "--out", type=folder, default=Path("artifacts/sweep"), help="CSV, JSON and PNG go here"
+        "--out",
+        type=folder,
+        default=Path("artifacts/sweep"),
+        help="a folder for CSV, JSON and PNG; default: %(default)s",
     )
     add_settings(parser, "beam_width")
 
