@@ -22,6 +22,7 @@ from cli.show import answer_lines
 from clients.recommender import Recommender
 from clients.wire import Recommendation
 from deploy.launcher import RunningServer, running_server, serve
+from deploy.ports import choose_ports
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import folder_of
@@ -34,6 +35,7 @@ from perf.kit.endpoints import Endpoint
 from perf.quality.quality import measure, table
 from training.data.histories import Histories
 
+PORTS = 8000, 8001, 8002  # of HTTP, gRPC and metrics
 USERS = 3
 TIMED_REQUESTS = 200
 TOP_K = 10
@@ -59,9 +61,11 @@ def main() -> int:
 
 def serve_it(artifact: Path, source: str, beam_width: int) -> None:
     """Prepare, and serve until Ctrl-C."""
+    choose_ports(*PORTS)  # a port that is taken is told before the minutes that stages may take
     prepare(artifact, source)
     how_to_call(artifact)
-    serve(artifact, http_port=8000, grpc_port=8001, metrics_port=8002, beam_width=beam_width)
+    http, grpc, metrics = PORTS
+    serve(artifact, http_port=http, grpc_port=grpc, metrics_port=metrics, beam_width=beam_width)
 
 
 def show_it(artifact: Path, source: str, beam_width: int) -> None:

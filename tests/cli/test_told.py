@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cli import demo
 from cli.cascade import lines
 from cli.demo import facts_of, overlap
 from cli.evaluating import _as_json
@@ -83,3 +84,14 @@ def test_figures_of_the_demo_are_counted_against_the_catalogue(tmp_path: Path) -
     assert facts["p99_ms"] == pytest.approx(np.percentile([1, 2, 3, 10], 99), abs=0.01)
     assert facts["stages_ms"] == {"generate": 1.5, "triton and network": 2.5}
     assert overlap(answers[:3], answers[1:]) == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
+
+
+def test_a_port_that_is_taken_is_told_before_the_minutes_of_a_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deploy.ports.is_free", lambda port: False)
+    monkeypatch.setattr(demo, "prepare", lambda *_: pytest.fail("stages are made"))
+    monkeypatch.setattr("sys.argv", ["demo", str(tmp_path), "--serve"])
+    assert demo.main() == 2
+    said = capsys.readouterr()
+    assert "http_port: port 8000 is in use" in said.err and "Serving" not in said.out
