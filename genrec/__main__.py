@@ -10,12 +10,13 @@ from pathlib import Path
 from genrec.cores import core_limit
 
 ROOMS = Path(__file__).with_name("rooms")  # in a wheel; in a checkout the rooms lie beside this package
-# Which extra has a library; what is not here is in all of them.
+# Which extras have a library; what is not here is in all of them.
 EXTRAS = {
-    "torch": "train", "faiss": "train", "duckdb": "train", "ray": "ray", "tokenizers": "train", "onnx": "export",
-    "onnxscript": "export", "openvino": "serve", "pytriton": "serve", "matplotlib": "perf",
+    "torch": ("train", "export"), "faiss": ("train",), "duckdb": ("train",), "ray": ("ray",), "tokenizers": ("train",),
+    "onnx": ("export", "build"), "onnxscript": ("export",), "openvino": ("serve", "build"), "pytriton": ("serve",),
+    "matplotlib": ("perf",),
 }  # fmt: skip
-# Of what all of them have, the one that a verb needs besides; `serve` for any other.
+# Of several that have it, the one that a verb needs besides; `serve` for any other.
 OF_VERBS = {
     "data": "train", "import": "train", "train": "train", "evaluate": "train", "export": "export", "build": "build",
     "catalogue": "build", "web": "web", "sweep": "perf", "bench": "perf",
@@ -35,13 +36,20 @@ def main() -> int:
         name = (error.name or "").partition(".")[0]
         if name in ("genrec", "cli", ""):
             raise
-        extra = EXTRAS.get(name) or OF_VERBS.get(sys.argv[1], "serve")
+        extra = extra_of(name, sys.argv[1])
         print(
             f"genrec: {name} is not installed; it is in the extra {extra}: pip install '.[{extra}]'",
             file=sys.stderr,
         )
         return 2
     return code
+
+
+def extra_of(library: str, verb: str) -> str:
+    """Of the extras that have the library that of the verb, or the first."""
+    own = OF_VERBS.get(verb, "serve")
+    having = EXTRAS.get(library, (own,))
+    return own if own in having else having[0]
 
 
 if __name__ == "__main__":

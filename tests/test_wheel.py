@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from genrec.__main__ import extra_of
+
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = (
     "openvino",
@@ -74,6 +76,20 @@ def test_the_command_names_the_extra_that_is_missing(wheel):
     of_data = run(wheel, door.format(["data", "nowhere"])).stderr
     assert "it is in the extra train: pip install '.[train]'" in of_data, "not that of serve"
     assert run(wheel, door.format(["--help"])).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("library", "verb", "extra"),
+    [
+        ("torch", "train", "train"), ("torch", "export", "export"), ("onnx", "export", "export"),
+        ("onnx", "build", "build"), ("openvino", "build", "build"), ("openvino", "serve", "serve"),
+        ("openvino", "evaluate", "serve"), ("torch", "bench", "train"), ("onnx", "bench", "export"),
+        ("pyarrow", "build", "build"), ("matplotlib", "sweep", "perf"), ("ray", "data", "ray"),
+    ],
+)  # fmt: skip
+def test_of_several_extras_with_a_library_it_is_that_of_the_verb(library: str, verb: str, extra: str) -> None:
+    """Another one lacks what the verb needs besides, and may bring gigabytes of torch."""
+    assert extra_of(library, verb) == extra
 
 
 def test_a_trace_with_groups_needs_no_extra(wheel):
