@@ -170,6 +170,14 @@ def test_of_users_the_least_recently_used_leave():
         assert kept.entry(UserName(bytes([n]), 0), of[4]).unique().tolist() == [want]
 
 
+def test_of_users_copies_are_kept_also_where_the_device_is_this_cpu():
+    """The pool gives a user's place to another one, and his key does not say so."""
+    kept, place = KeptUsers(CPU, 1 << 20, lambda: None), np.zeros((1, 1, 1, 4, 5), np.float32)
+    kept.entry(UserName(b"a", 0), place)
+    place[:] = 1
+    assert kept.entry(UserName(b"a", 0), place).max() == 0
+
+
 def test_of_users_nothing_outlives_a_forgotten_one_or_its_time():
     now = [0.0]
     kept = KeptUsers(CPU, 1 << 20, lambda: None, lambda: now[0])

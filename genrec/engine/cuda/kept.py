@@ -59,7 +59,8 @@ class KeptUsers:
         found = self._kept.pop(key, None)
         if found is None:
             self.locked.hold(entry)
-            found = _User(tensor_of(entry[0]).to(self._device), now + TTL_S)
+            # Copied also where the device is a CPU: the pool may give the place to another user
+            found = _User(tensor_of(entry[0]).to(self._device, copy=True), now + TTL_S)
         if key:
             self._kept[key] = found
         while sum(each.kv.nbytes for each in self._kept.values()) > self._most:
