@@ -187,13 +187,16 @@ class Relay:
         return 0 < longer <= self._part_s
 
     def run(self, parts: PartByPart, job: PreInference) -> bool:
-        """The next part of one that comes from the queue; raises nothing. Whether it had all cores."""
+        """The next part of one that comes from the queue; raises nothing. Whether its tokens took what they take: all
+        of them were computed, and on all cores.
+        """
         assert self._jobs is not None
         one_core = parts.has_one_core and self._has_time(job)
+        all_computed = False
         try:
-            end = self._part(self._jobs, parts, job, one_core)
+            end, all_computed = self._part(self._jobs, parts, job, one_core)
             if end is None and self._jobs.go_on(job, self._queue):
-                return not one_core
+                return all_computed and not one_core
         except QueueFull:  # it has no room for the next part, or is closed: the ranking computes it all
             end = "no_time"
         except Exception:  # the thread must live on
@@ -203,28 +206,31 @@ class Relay:
             self._jobs.give_up(job)
             self._ended(job, made=False)
             metrics.PRE_INFERENCES.add(end=end)
-        return not one_core
+        return all_computed and not one_core
 
-    def _part(self, jobs: PreInferences, parts: PartByPart, job: PreInference, one_core: bool) -> str | None:
-        """How it ended, if it did and no ranking has taken it."""
+    def _part(
+        self, jobs: PreInferences, parts: PartByPart, job: PreInference, one_core: bool
+    ) -> tuple[str | None, bool]:
+        """How it ended, if it did and no ranking has taken it; whether all tokens of the part were computed."""
         with job.computing:
             if not jobs.holds(job):
-                return None
+                return None, False
             if not parts.makes(job):
-                return "old_weights"
+                return "old_weights", False
             if self._clock() > max(job.due_s, job.awaited_s):
-                return "late"
+                return "late", False
             begun, cost = self._clock(), self.one_core_cost if one_core else self.cost
-            computed = parts.advance(job, self._part_of(job, cost), one_core)
+            part = self._part_of(job, cost)
+            computed = parts.advance(job, part, one_core)
             self._learn(jobs, job, cost, computed or 0, self._clock() - begun)
             metrics.PRE_INFERRED_TOKENS.add(computed or 0)
             if computed is None:
-                return "no_place"
+                return "no_place", False
             if job.done == len(job.tokens) and jobs.end(job):
                 jobs.publish(job)
                 self._ended(job, made=True)
                 metrics.PRE_INFERENCES.add(end="made")
-        return None
+        return None, computed == part
 
     def _learn(
         self, jobs: PreInferences, job: PreInference, cost: PassCost, computed: int, seconds: float

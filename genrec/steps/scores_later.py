@@ -166,8 +166,8 @@ class ScoresLater(AnswersLater, Generic[E]):
         self._scheduler.close()
 
     def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting]) -> bool:
-        """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core, nor where
-        a shape came first, nor where somebody came too late: he takes no time.
+        """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core or was
+        dropped, nor where a shape came first, nor where somebody came too late: he takes no time.
         """
         first, (delta, executor) = batch[0], stream()
         if isinstance(first, PreInference):

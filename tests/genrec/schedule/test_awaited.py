@@ -120,3 +120,32 @@ def test_one_that_is_under_way_needs_neither_room_nor_time_of_its_own(
     outcomes = [bench.ask(user) for user in range(300)]
     assert outcomes[0] == ADMITTED and outcomes[-1] == full
     assert [bench.ask(user) for user in (0, 299)] == [UNDER_WAY, full]
+
+
+def test_the_queue_learns_nothing_of_what_is_dropped(start: Callable[..., Bench]) -> None:
+    """It takes no time, whatever is left of it: rankings would be taken that come too late."""
+    bench, late = start(), ends("late")
+    teach(bench)
+    for user in range(30):
+        bench.ask(user, bench.clock.now - 1)
+    assert bench.go() == [0] * 30 and ends("late") == late + 30
+    assert bench.scheduler._cost.seconds(1, 16) > 0.015
+
+
+def test_the_queue_learns_nothing_of_what_the_pool_has_by_the_time_it_begins(
+    start: Callable[..., Bench],
+) -> None:
+    bench, candidates = start(), np.arange(6, dtype=np.int32).reshape(2, 3)
+    teach(bench)
+    for user in range(30):
+        bench.ask(user, tokens=15)
+        asked = RankRequest(user, drawn(user), candidates, candidates)
+        bench.executor.scores(asked, RankPlan("split", True, False))
+    assert bench.go() == [15] * 30
+    assert bench.scheduler._cost.seconds(1, 16) > 0.015
+
+
+def teach(bench: Bench) -> None:
+    """The queue that a token takes 1 ms."""
+    for tokens in [1, 16] * 100:
+        bench.scheduler._cost.learn(tokens, 1e-3 * tokens)
