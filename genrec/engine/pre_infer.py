@@ -114,22 +114,32 @@ class PreInferences:
         the rankings of both then.
         """
         with self._lock:
-            if self._joins(job) if new else self._jobs.get(job.key) is not job:
+            there = self._jobs.get(job.key)
+            if new and there:
+                self._join(there, job)
+            if there is not (None if new else job):
                 return False
             self._jobs[job.key] = job
             queue(job)
             return True
 
-    def joins(self, job: PreInference) -> bool:
-        """Whether the table has one of this new one's entry, which is for the rankings of both then."""
+    def joins(self, job: PreInference, hasten: Callable[[PreInference], None]) -> bool:
+        """Whether the table has one of this new one's entry, which is for the rankings of both then: `hasten` moves it
+        in the queue to where the first of them is due.
+        """
         with self._lock:
-            return self._joins(job)
+            there = self._jobs.get(job.key)
+            if there is None:
+                return False
+            self._join(there, job)
+            hasten(there)
+            return True
 
-    def _joins(self, job: PreInference) -> bool:
-        there = self._jobs.get(job.key)
-        if there:
-            there.awaited_s = max(there.awaited_s, job.due_s)
-        return there is not None
+    @staticmethod
+    def _join(there: PreInference, job: PreInference) -> None:
+        """Due when the first of both rankings is, and wanted until the last."""
+        there.awaited_s = max(there.awaited_s, there.due_s, job.due_s)
+        there.due_s, there.wanted_s = min(there.due_s, job.due_s), min(there.wanted_s, job.wanted_s)
 
     def end(self, job: PreInference) -> bool:
         """Take it out of the table; False if somebody else has done so."""

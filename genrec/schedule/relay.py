@@ -127,7 +127,7 @@ class Relay:
         return self._admit(self._jobs, job), ready
 
     def _admit(self, jobs: PreInferences, job: PreInference) -> int:
-        if jobs.joins(job):  # it needs neither room nor time of its own
+        if jobs.joins(job, self._hasten):  # it needs neither room nor time of its own
             return UNDER_WAY
         if jobs.count >= MOST:
             return NO_TIME
@@ -147,6 +147,9 @@ class Relay:
 
     def _ended(self, job: PreInference, made: bool) -> None:
         self._admission.end(job.size, made, job.expected_s - job.spent_s)
+
+    def _hasten(self, job: PreInference) -> None:
+        self._scheduler.hasten(job, job.due_s)
 
     def _taken(self, job: PreInference) -> None:
         """By its ranking: what is left of it is no longer ahead of anything."""

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from genrec import metrics
@@ -130,6 +131,11 @@ class Scheduler(Generic[T]):
         with self._changed:
             self._queue = [each for each in self._queue if each.item is not item]
             metrics.QUEUE_REQUESTS.set(len(self._queue))
+
+    def hasten(self, item: T, due_s: float) -> None:
+        """An item is due then, if it waits still."""
+        with self._changed:
+            self._queue = [replace(each, due=due_s) if each.item is item else each for each in self._queue]
 
     def ahead_s(self, due_s: float) -> float:
         """What one that is due then would wait."""

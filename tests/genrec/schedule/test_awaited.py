@@ -85,6 +85,22 @@ def test_one_that_is_asked_for_again_is_wanted_until_the_last_ranking_is_due(
     assert bench.go() == want and ends("late") == late + (again_s < 6)
 
 
+@pytest.mark.parametrize("again_s", [1.0, None])
+def test_one_that_is_asked_for_again_is_in_the_place_of_the_ranking_that_is_due_first(
+    start: Callable[..., Bench], again_s: float | None
+) -> None:
+    """Within a lease where nobody says when. It is wanted until the last one is due, as before."""
+    bench, now = start(), 1000.0
+    assert [bench.ask(user, now + due_s, 16) for user, due_s in ((1, 60.0), (2, 50.0))] == [ADMITTED] * 2
+    assert bench.ask(1, now + again_s if again_s else None, 16) == UNDER_WAY
+
+    def go_on() -> None:
+        bench.clock.now += 55
+
+    bench.then[1] = go_on
+    assert bench.go() == [16, 0], "of the first user, and nothing of the second: he came too late"
+
+
 def test_what_a_ranking_computes_of_a_prefix_is_counted_as_its_own(start: Callable[..., Bench]) -> None:
     bench, counted = start(), metrics.PRE_INFERRED_TOKENS.value()
     bench.ask(1, bench.clock.now + 5)
