@@ -167,18 +167,14 @@ def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
         tmp_path, "user,note,item_id,item,time:float\n1,5,9,10,1\n1,4,9,11,2\n1,3,9,12,3\n"
     )
     told = "columns of {} that are not read: note, item_id"
+    assert told.format(shown.name) in prepare(tmp_path / "source", str(tmp_path))
     assert told.format(shown.name) in prepare(tmp_path / "csv", interactions=shown, items=described)
     pq.write_table(read_table(shown), tmp_path / "i.parquet")
     whole = prepare(tmp_path / "parquet", interactions=tmp_path / "i.parquet", items=described)
     assert told.format("i.parquet") in whole
-    (folder := tmp_path / "folder").mkdir()
-    for file, name in ((shown, "interactions.csv"), (described, "items.csv")):
-        (folder / name).write_bytes(file.read_bytes())
-    assert told.format("interactions.csv") in prepare(tmp_path / "source", str(folder))
     (tmp_path / "s.txt").write_text("1 10 11 12\n")
     for name, rows in {"s.txt": None, "interactions.csv": GOOD}.items():
-        if rows:
-            shown.write_text(rows)
+        shown.write_text(rows or "")
         notes = prepare(tmp_path / "all", interactions=tmp_path / name, items=described)
         assert not any("not read" in note for note in notes)
 
