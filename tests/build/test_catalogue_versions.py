@@ -46,8 +46,8 @@ def artifact(plain: Path, tmp_path: Path) -> Iterator[Path]:
         assert {path.name for path in (copy / FOLDER).iterdir()} <= {"current.json", "2", "3", "4"}
 
 
-def items_file(folder: Path, text: str, name: str = "new.csv") -> Path:
-    path = folder / name
+def items_file(folder: Path, text: str) -> Path:
+    path = folder / "new.csv"
     path.write_text(text)
     return path
 

@@ -27,9 +27,8 @@ WAYS = [("f32", False), ("f32", True), ("bf16", False), ("bf16", True)]
 NORMS, PRODUCTS = {"XLinear": 2, "nodes": 3}, {"XLinear": 2, "nodes": 5}
 
 
-def of_decode(kv_type, operation):
+def of_decode(ours):
     """What runs each function of the tiny generator's decodes."""
-    ours = operation
     return {
         "AddLinear": {"XLinear" if ours else "nodes": 2 * LAYERS},
         "Angles": {"table": 1},
@@ -38,7 +37,7 @@ def of_decode(kv_type, operation):
         "RMSNorm": NORMS if ours else {"nodes": 2 * LAYERS + 1},
         "Rows": {"XRows" if ours else "nodes": 1},
         "SwiGLU": {"XLinear" if ours else "nodes": LAYERS},
-        "XAttention": {"XAttention" if operation else "nodes": LAYERS},
+        "XAttention": {"XAttention" if ours else "nodes": LAYERS},
     }
 
 
@@ -49,7 +48,7 @@ def test_engine_json_says_what_runs_as_what(tiny, tmp_path, kv_type, operation):
     build_openvino(tiny / "onnx", tmp_path / "engines", kv_type, 48, operation)
     runs = json.loads((tmp_path / "engines" / "engine.json").read_text())["runs"]
     assert set(runs) == {"prefill", "resume", "prefill_draft", "resume_draft", "decode_2", "decode_3"}
-    assert runs["decode_2"] == runs["decode_3"] == of_decode(kv_type, operation)
+    assert runs["decode_2"] == runs["decode_3"] == of_decode(operation)
     assert runs["prefill"]["CausalAttention"] == {"XAttention" if operation else "nodes": LAYERS - 1}
     for name in ("resume", "resume_draft"):
         assert runs[name]["PastAttention"] == {"XPast" if operation else "nodes": LAYERS}

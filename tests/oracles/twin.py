@@ -88,15 +88,13 @@ def load_passes(folder, kv_type, threads, streams):
 TARGETS["twin"] = Target("twin", "torch", builder="", engine="tests.oracles.twin", streams=False)
 
 
-def twin_artifact(
-    folder: Path, sizes: tuple[int, ...], items: int, seed: int = 0, max_history: int = 8
-) -> Path:
+def twin_artifact(folder: Path, sizes: tuple[int, ...], items: int) -> Path:
     """An artifact of any L that only the target `twin` can run: nothing to export, so it is made at once."""
     (folder / "engines" / "twin").mkdir(parents=True)
     (folder / "engines" / "twin" / "engine.json").write_text(json.dumps({"kv_type": "f32"}))
-    tiny_catalogue(items, sizes, seed).save(folder / "catalogue.parquet")
-    torch.manual_seed(seed)
-    config = ModelConfig(sizes, max_history, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    tiny_catalogue(items, sizes).save(folder / "catalogue.parquet")
+    torch.manual_seed(0)
+    config = ModelConfig(sizes, max_history=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                          num_key_value_heads=1, head_dim=8, intermediate_size=16)  # fmt: skip
     generator = Generator(config)
     with torch.no_grad():

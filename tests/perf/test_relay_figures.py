@@ -14,15 +14,13 @@ from perf.relay.load import RelayWay
 from perf.relay.measure import Bench, Effort, Rate
 
 
-def ratios_of(
-    rounds: list[tuple[float, float]], longest: float = 0.0
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of rates that `inline` and `relay` held, round by round, and of what relay held of the rest."""
+def ratios_of(rounds: list[tuple[float, float]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of rates that `inline` and `relay` held, round by round; of the rest relay held nothing."""
     rates = [
         {(way, "1500"): Rate(held, 9.0) for way, held in zip(("inline", "relay"), each, strict=True)}
         for each in rounds
     ]
-    others = {"inline": 3000.0, "relay": longest}, {"inline": 2.0, "relay": longest}
+    others = {"inline": 3000.0, "relay": 0.0}, {"inline": 2.0, "relay": 0.0}
     return figures_of(1500, rates, {}, *others, {}, {})
 
 

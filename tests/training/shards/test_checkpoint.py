@@ -69,12 +69,12 @@ def rows_of(embeddings: ShardedEmbeddings, dim: int) -> Rows:
     return Rows(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-def save_all(folder: Path, ranks: int, rows: dict[int, Rows], step: int = 5) -> None:
+def save_all(folder: Path, ranks: int, rows: dict[int, Rows]) -> None:
     def work(world: World) -> None:
         made = embeddings_of(world, rows)
-        made.stamp = step
+        made.stamp = 5
         checkpoint.save(
-            folder, world, made, step, {f"shard-{world.rank}": world.rank + 10}, {"w": torch.ones(2)}
+            folder, world, made, 5, {f"shard-{world.rank}": world.rank + 10}, {"w": torch.ones(2)}
         )
 
     in_threads(ranks, work)
