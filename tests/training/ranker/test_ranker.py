@@ -109,9 +109,7 @@ def test_what_is_drawn_is_the_target_and_other_candidates() -> None:
     for _ in range(50):
         got, of = draw(picked, 2, rng)
         assert got[:, 0].tolist() == [8, 2, 3]
-        assert of[:, 0].tolist() == [-3, -2, -9], (
-            "the one that was not found is a little less likely than all"
-        )
+        assert of[:, 0].tolist() == [-3, -2, -9], "what was not found is a little less likely than all"
         assert got[1].tolist() == [2, 7, -1] and of[1].tolist() == [-2, -1, -np.inf]
         drawn |= set(got[0, 1:])
         for b in (0, 2):
