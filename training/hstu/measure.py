@@ -10,10 +10,13 @@ import torch
 
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
+from genrec.errors import ArtifactError
+from genrec.manifest import anew
 from genrec.nn.device import device_of
 from genrec.nn.hstu import HstuRanker
 from genrec.nn.hstu_checkpoint import load_hstu
 from genrec.progress import counting
+from genrec.rank.hstu import CONFIG
 from genrec.rank.user_features import load_numbers
 from training.hstu.baselines import biased_factors, item_rates
 from training.hstu.batches import Batches, Sample, held_out_samples, tokens_of
@@ -62,6 +65,9 @@ def measure_hstu(artifact: Path, device: str = "cpu") -> dict[str, dict[str, flo
     ratings = load_ratings(artifact, catalogue, numbers=load_numbers(artifact / "model"))
     model = load_hstu(artifact / "model").to(device)
     ratings = replace(ratings, tasks=model.config.tasks)
+    if ratings.levels > model.config.ratings:
+        problem = f"is of ratings to {model.config.ratings}, the data has {ratings.levels}{anew('hstu')}"
+        raise ArtifactError(artifact / "model" / CONFIG, problem)
     samples = held_out_samples(ratings, np.arange(len(ratings)), 0, model.config.max_history)
     held = np.flatnonzero(ratings.held_out)
     factors = [gaucs(ratings, held, each) for each in biased_factors(ratings)]

@@ -97,10 +97,10 @@ def artifact(tiny_hstu: Path, tmp_path: Path) -> Path:
     return with_ratings(Path(shutil.copytree(tiny_hstu, tmp_path / "artifact")), 12)
 
 
-def with_ratings(artifact: Path, events: int) -> Path:
+def with_ratings(artifact: Path, events: int, highest: int = 5) -> Path:
     """Of three users, so many each."""
     folder, ids = artifact.parent, Catalogue.load(artifact / "catalogue.parquet").item_ids
-    rows = "".join(f"{user},{ids[n]},{1 + n % 5},{n}\n" for user in "abc" for n in range(events))
+    rows = "".join(f"{user},{ids[n]},{1 + n % highest},{n}\n" for user in "abc" for n in range(events))
     given = {
         "interactions": f"user,item,rating,timestamp\n{rows}",
         "items": "item,title\n" + "".join(f"{item},item {item}\n" for item in ids),
@@ -122,6 +122,15 @@ def test_a_figure_of_nobody_is_null(artifact: Path, capsys: pytest.CaptureFixtur
     assert main(["evaluate", str(artifact), "--recipe", "hstu-ranker", "--json"]) == 0
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert [found["model"][name] for name in ("users r>=4", "users r>=5", "GAUC r>=5")] == [3, 0, None]
+
+
+def test_ratings_beyond_those_of_the_model_are_not_measured(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of data made anew, on another scale; the semantic IDs are the same."""
+    assert main(["evaluate", str(with_ratings(artifact, 12, highest=6)), "--recipe", "hstu-ranker"]) == 2
+    said = "model/hstu.json: is of ratings to 5, the data has 6; `genrec train --recipe hstu-ranker` makes it anew"
+    assert said in capsys.readouterr().err
 
 
 def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
