@@ -15,6 +15,13 @@ TICK_S = 1.0
 DELAY_S = 2.0  # what is over sooner shows no bar
 LINE_S = 60.0  # from one line in a log to the next; what is over sooner writes none
 LINE = "{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}, {elapsed} so far, {remaining} to go{postfix}"
+_hidden = False  # whether this process shows nothing
+
+
+def hide() -> None:
+    """Show nothing in this process from now on: another one of its kind does."""
+    global _hidden
+    _hidden = True
 
 
 class _Lines(tqdm):
@@ -93,4 +100,5 @@ def ticking(
 
 def _bar(line: str, **about: Any) -> Any:
     """A bar, or where nobody sees one the `line` of tqdm's fields."""
+    about["disable"] = _hidden or about.get("disable", False)
     return tqdm(**about) if sys.stderr.isatty() else _Lines(**{**about, "bar_format": line})

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from genrec.cores import usable_cores
 from genrec.errors import GenrecError, InputError
 from genrec.process import end_with_command, end_with_parent
+from genrec.progress import hide
 from training.sharded.world import RankLost, World, join
 
 GRACE_S = 5.0  # after a rank failed, for the others to say what they know
@@ -85,6 +86,8 @@ def _in_torchrun(rank: int, ranks: int, work: Callable[..., Any], arguments: Any
     if ranks not in (1, started):
         raise InputError("ranks", f"is {ranks}, in one of the {started} that torchrun started", f"{started}")
     torch.set_num_threads(max((threads or usable_cores()) // here, 1))
+    if rank:
+        hide()
     world = join(rank, started, "env://")
     found = work(world, *arguments)
     world.leave()
@@ -148,6 +151,8 @@ def _run(
     end_with_command()  # its parent is a server of forks, which lives on where the command itself is killed
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which our end would leave behind
     torch.set_num_threads(threads)
+    if rank:
+        hide()
     try:
         world = join(rank, ranks, meeting)
         with _memory():

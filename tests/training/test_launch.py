@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from genrec.errors import InputError
+from genrec.progress import counting
 from tests.serving.processes import until
 from tests.training.ranks import SLOW_S, impatient
 from training.launch import on_ranks
@@ -104,6 +105,17 @@ def test_a_rank_whose_share_takes_longer_is_waited_for() -> None:
 
 def test_alone_it_is_this_process() -> None:
     assert on_ranks(1, numbers, 5) == [5]
+
+
+def hides(world: World) -> list[bool]:
+    with counting("validate", 1, "user") as bar:
+        return world.gather(np.array([bar.disable], np.int64))[:, 0].astype(bool).tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rank_0_alone_shows_how_far_it_is(ranks: int) -> None:
+    """Of work that is shared out too: all would draw on one line."""
+    assert on_ranks(ranks, hides, threads=ranks) == [False, True][:ranks]
 
 
 @pytest.mark.parametrize(
