@@ -35,6 +35,8 @@ class Untraced(GenrecError):
 
 def run(a: argparse.Namespace) -> None:
     """Ask once, and draw. A request that was refused is drawn as far as it came. Raises what the client raises."""
+    if a.ensemble not in (known := (*GENERATE, RANK)):
+        raise InputError("ensemble", f"is {a.ensemble!r}", ", ".join(known))
     check_read(a.ensemble, vars(a), READ_BY)
     server = read_server(a.server)
     with Collector(a.collector or server.trace_url or STANDARD) as collector:

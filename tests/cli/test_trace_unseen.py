@@ -12,8 +12,12 @@ from tests.cli.page import NOBODY
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [(["--top-k", "1"], "Connection refused"), (["--top-k", str(2**31)], "top_k: is 2147483648")],
-    ids=["nobody there", "not sent"],
+    [
+        (["--top-k", "1"], "Connection refused"),
+        (["--top-k", str(2**31)], "top_k: is 2147483648"),
+        (["--ensemble", "pre_infer"], "ensemble: is 'pre_infer' (accepted: recommend, "),
+    ],
+    ids=["nobody there", "not sent", "not asked"],
 )
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_no_spans_are_waited_for(
