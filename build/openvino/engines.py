@@ -11,6 +11,7 @@ from build.openvino.causal import QUERIES
 from build.openvino.graphs import LARGE, build_openvino
 from build.openvino.operations import SOURCES, can_be_compiled, libraries
 from genrec.artifact import configuration, engines_folder, load_config
+from genrec.compiled import can_be_compiled as has_compiler
 from genrec.engine.instructions import own_type
 from genrec.errors import ArtifactError
 from genrec.kv.layout import KV_TYPES
@@ -47,6 +48,9 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
             return False
         facts = {**settings, OF: of}
         folder = engines_folder(artifact, "openvino")
+        if not has_compiler():
+            told = "there is no g++, which compiles faster ones; with it, build again"
+            print(f"attention stays in OpenVINO's own nodes: {told}", file=sys.stderr)
         with renewed(artifact, "openvino", key, folder, facts) as new, unchanged(exported):
             for each, attention in types.items():
                 if attention == OPERATION and not _compiles(each):
