@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from genrec.errors import InputError
@@ -44,16 +45,19 @@ def _check_choice(choice: str, ranker: str, ensembles: Sequence[str]) -> None:
 
 
 def _check_nodes(settings: Settings, ranker: str, ensembles: Sequence[str]) -> None:
-    """Nodes share items' KV and nothing else."""
+    """Nodes share items' KV and nothing else, over Mooncake: without its library each would be alone for good."""
+    limit = "1: nodes share items' KV alone"
     if not RANKINGS.intersection(ensembles):
         problem = "nothing is served that ranks"
     elif ranker != DISCRIMINANT:
         problem = f"{ranker} ranks, which keeps no items"
     elif not settings.pool_item_mb:
         problem = "pool_item_mb is 0: no items are kept"
+    elif find_spec("mooncake") is None:
+        problem, limit = "mooncake is not installed", "1, or pip install '.[mooncake]' first"
     else:
         return
-    raise InputError("nodes", f"is {settings.nodes}, and {problem}", "1: nodes share items' KV alone")
+    raise InputError("nodes", f"is {settings.nodes}, and {problem}", limit)
 
 
 def _check_disk(settings: Settings, ensembles: Sequence[str]) -> None:
