@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cli.show import items_of
@@ -19,6 +21,7 @@ from genrec.errors import InputError
 from genrec.manifest import Digests
 from genrec.settings import MOST_VALUES
 from training.data.histories import Histories
+from training.data.keys import is_plain
 
 FOUND = 12  # titles shown for what was typed
 GROUPS_SHOWN = 3
@@ -86,21 +89,29 @@ class Shelf:
         return items_of(self._artifact, field, given)
 
     def user(self, user: str) -> dict[str, Any]:
-        """A user's id and history, oldest item first; of "" any user's. Raises InputError."""
+        """A user's id and history, oldest item first; of "" any user's. He is named by his id, or as the source spells
+        him. Raises InputError.
+        """  # fmt: skip
         if self._histories is None:
             raise InputError("user", "cannot be picked", "titles: this artifact has no histories.parquet")
-        ids, limit = self._histories.user_ids, f"one of {self.users} users, as "
-        if not user:
-            user = str(random.choice(ids))
-        limit += str(ids[0])
-        digits = user.removeprefix("-")
-        if not digits.isdecimal() or len(digits) > 19:
-            raise InputError("user", f"is {user[:20]!r}", limit)
-        found = np.flatnonzero(ids == int(user))
-        if not len(found):
-            raise InputError("user", f"{user} is not in the data", limit)
-        items = self._histories.of(found).newest(MOST_VALUES).items
-        return {"user": str(ids[found[0]]), "history": _named(self._current, items)}
+        ids = self._histories.user_ids
+        row = self._row_of(user) if user else random.randrange(len(ids))
+        if row < 0:
+            limit = f"one of {self.users} users, as {self._names[0].as_py() or ids[0]}"
+            raise InputError("user", f"{user[:20]} is not in the data", limit)
+        items = self._histories.of(np.array([row])).newest(MOST_VALUES).items
+        return {"user": str(ids[row]), "history": _named(self._current, items)}
+
+    def _row_of(self, user: str) -> int:
+        """Of a user among the histories; -1 if he is none."""
+        assert self._histories is not None
+        found = np.flatnonzero(self._histories.user_ids == int(user)) if is_plain(user) else []
+        return int(found[0]) if len(found) else int(self._names.index(user).as_py())
+
+    @cached_property
+    def _names(self) -> pa.ChunkedArray:
+        """Of users, as the source spells them."""
+        return pq.read_table(self._artifact / "histories.parquet", columns=["user"])["user"]
 
     def _catalogue(self, version: int) -> Catalogue:
         if version not in self._versions:

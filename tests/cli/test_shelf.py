@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from build.catalogue import add_items
@@ -13,7 +14,9 @@ from cli.web.shelf import Shelf
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import point, read_current
+from genrec.errors import InputError
 from tests.oracles.twin import twin_artifact
+from training.data.histories import Histories
 
 
 def test_items_that_a_swap_brings_are_found(shop: Path, items: list[int], tmp_path: Path) -> None:
@@ -35,6 +38,20 @@ def test_a_history_is_named_by_one_look_at_what_is_served(
     shelf, looks = Shelf(shop), []
     monkeypatch.setattr(shelves, "read_current", lambda artifact: looks.append(1) or read_current(artifact))
     assert len(shelf.user("20")["history"]) == 5 and len(looks) == 1
+
+
+def test_a_user_is_found_by_his_name_as_by_his_id(shop: Path, items: list[int], tmp_path: Path) -> None:
+    """Names of digits are names: 007 is nobody's id."""
+    artifact = shutil.copytree(shop, tmp_path / "artifact")
+    offsets = np.arange(4) * 3
+    Histories(np.arange(1, 4), np.array(items[:9]), offsets).save(
+        artifact / "histories.parquet", ["anna", "1", "007"]
+    )
+    shelf = Shelf(artifact)
+    assert [shelf.user(name)["user"] for name in ("anna", "007", "1", "2", "3")] == ["1", "3", "1", "2", "3"]
+    for nobody in ("02", "Anna", "٢", "-0"):
+        with pytest.raises(InputError, match=rf"user: {nobody} is not in the data \(accepted: .*, as anna\)"):
+            shelf.user(nobody)
 
 
 def test_titles_of_a_catalogue_that_was_are_not_found(tmp_path: Path) -> None:
