@@ -161,12 +161,15 @@ def status_lines(artifact: Path) -> list[str]:
 
 
 def _groups(sizes: dict[str, int]) -> Iterator[str]:
-    """Names with how many items there are, and the numbers that stand for them in a tensor; the largest of many."""
+    """Names, as they are typed, with how many items there are, and the numbers that stand for them in a tensor; the
+    largest of many.
+    """
     from genrec.catalogue.group_number import group_number
+    from genrec.catalogue.typed import as_typed
 
     shown = sorted(sizes, key=lambda name: (-sizes[name], name))[:SHOWN]
     for name in sorted(shown):
         number = group_number(name)
-        yield f"{name} ({counted(sizes[name], 'item')}{'' if str(number) == name else f', {number}'})"
+        yield f"{as_typed(name)} ({counted(sizes[name], 'item')}{'' if str(number) == name else f', {number}'})"
     if others := len(sizes) - len(shown):
         yield f"and {counted(others, 'smaller one')}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cli.show import items_of
 from genrec.catalogue.groups import Groups
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.typed import as_typed
 from genrec.catalogue.versions import BASE, CATALOGUE, folder_of, of_another_catalogue, read_current
 from genrec.errors import InputError
 from genrec.manifest import Digests
@@ -55,9 +56,9 @@ class Shelf:
 
     @property
     def groups(self) -> list[str]:
-        """Names of some groups of the version that is served now."""
+        """Names of some groups of the version that is served now, as they are typed."""
         folder = folder_of(self._artifact, self._served)
-        return list(Groups.load(folder, len(self._current)).names[:GROUPS_SHOWN])
+        return [as_typed(name) for name in Groups.load(folder, len(self._current)).names[:GROUPS_SHOWN]]
 
     def named(self, item_ids: NDArray[np.int64], version: int) -> list[dict[str, Any]]:
         """Ids and titles of a version."""

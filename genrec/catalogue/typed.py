@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 
 from genrec.errors import InputError
 
@@ -29,3 +30,10 @@ def split_names(text: str, field: str) -> list[str]:
         limit = 'names with commas between, in "quotes" where they have commas'
         raise InputError(field, f"is {text!r}"[:100], limit)
     return names
+
+
+def as_typed(name: str) -> str:
+    """A name as these take it in a list: in quotes where it has a comma or a quote."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([name])
+    return out.getvalue()

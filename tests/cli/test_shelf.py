@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 
 from build.catalogue import add_items
+from build.groups import group_items
+from cli.catalogue import status_lines
 from cli.web import shelf as shelves
 from cli.web.shelf import Shelf
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
+from genrec.catalogue.typed import split_names
 from genrec.catalogue.versions import point, read_current
 from genrec.errors import InputError
 from tests.oracles.twin import twin_artifact
@@ -52,6 +56,20 @@ def test_a_user_is_found_by_his_name_as_by_his_id(shop: Path, items: list[int], 
     for nobody in ("02", "Anna", "٢", "-0"):
         with pytest.raises(InputError, match=rf"user: {nobody} is not in the data \(accepted: .*, as anna\)"):
             shelf.user(nobody)
+
+
+def test_groups_are_shown_as_they_are_typed(shop: Path, items: list[int], tmp_path: Path) -> None:
+    """A name with a comma would be two names."""
+    artifact, names = shutil.copytree(shop, tmp_path / "artifact"), ['2" nails', "salt, pepper", "tea"]
+    file = tmp_path / "groups.csv"
+    quoted = (name.replace('"', '""') for name in names)
+    file.write_text("item,group\n" + "".join(f'{items[0]},"{name}"\n' for name in quoted))
+    version = group_items(artifact, file, np.array(items[:1] * 3))
+    point(artifact, read_current(artifact).to(version))
+    assert split_names(",".join(Shelf(artifact).groups), "only_groups") == names
+    (told,) = (line for line in status_lines(artifact) if "groups: " in line)
+    shown = told.partition("groups: ")[2]
+    assert split_names(re.sub(r" \(1 item, \d+\)", "", shown), "only_groups") == names
 
 
 def test_titles_of_a_catalogue_that_was_are_not_found(tmp_path: Path) -> None:
