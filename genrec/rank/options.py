@@ -103,5 +103,5 @@ class RankerConfig:
     def load(cls, path: Path) -> RankerConfig:
         """Read ranker.json. Raises ArtifactError."""
         if not path.exists():
-            raise ArtifactError(path, "does not exist; train a ranker first")
+            raise ArtifactError(path, "does not exist; `genrec train --ranker` makes it")
         return made_of(cls, read_json(path), path)
