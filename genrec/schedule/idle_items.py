@@ -17,8 +17,9 @@ from genrec.schedule.scheduler import Scheduler
 MOST = 256  # items of a batch
 SHARE = 0.25  # of the time in which no ranking runs: a generator may run on the same cores
 Places = NDArray[np.int64]
-# Whether to go on with the next batch; None: `go_on` or `end` will be called, from another thread.
-Work = Callable[[RankExecutor, Places], bool | None]
+# How many items were computed, and whether to go on with the next batch; None: `go_on` or `end` will be called, from
+# another thread.
+Work = Callable[[RankExecutor, Places], tuple[int, bool | None]]
 log = logging.getLogger("genrec.items_ahead")
 
 
@@ -41,7 +42,7 @@ class IdleItems:
         self._scheduler, self._item_tokens, self._batch_s = scheduler, item_tokens, batch_s
         self._clock = clock
         self._left: Places = np.zeros(0, np.int64)
-        self._work: Work = lambda executor, places: False
+        self._work: Work = lambda executor, places: (0, False)
         self._offered: Work = self._work  # what the batch under way is of
         self._size, self._pause_s = 1, 0.0  # of the next batch, and before it
         self._under_way = False  # from the offer of a batch until it is done with
@@ -84,19 +85,21 @@ class IdleItems:
         """One that comes from the queue, by the thread that took it; raises nothing."""
         begun = self._clock()
         try:
-            on = batch.work(executor, batch.places)
+            items, on = batch.work(executor, batch.places)
         except Exception:  # the thread must live on
             log.exception("items ahead")
-            on = False
-        self._learn(len(batch.places), self._clock() - begun)
+            items, on = 0, False
+        self._learn(items, self._clock() - begun)
         if on is not None:
             (self.go_on if on else self.end)()
 
     def _learn(self, items: int, seconds: float) -> None:
-        """Twice as many next time while that is fast enough; half as many where it was too slow."""
+        """Twice as many next time while that is fast enough; half as many where it was too slow. So many items were
+        computed: those that found no place say nothing.
+        """
         with self._lock:
             self._pause_s = seconds * (1 / SHARE - 1)
-            if seconds > self._batch_s:
+            if items and seconds > self._batch_s:
                 self._size = max(items // 2, 1)
             elif 2 * seconds < self._batch_s and items == self._size:
                 self._size = min(2 * items, MOST)

@@ -137,7 +137,7 @@ class ItemsAhead:
         if self._shard:
             self._shard.plan(known.items.tokens, known.keys, hottest)
 
-    def _compute(self, known: KnownItems, executor: RankExecutor, places: Places) -> bool:
+    def _compute(self, known: KnownItems, executor: RankExecutor, places: Places) -> tuple[int, bool]:
         """A batch into the pool. Where none finds a place, colder ones will not either."""
         tokens = known.items.tokens[places]
         heat = self._heat.of(tokens)
@@ -147,4 +147,4 @@ class ItemsAhead:
         reasons = np.where(known.new[places], "new", np.where(heat > 0, "hot", "popular"))
         for reason, count in zip(*np.unique(reasons[kept], return_counts=True), strict=True):
             metrics.ITEMS_AHEAD.add(int(count), reason=str(reason))
-        return bool(kept.any())
+        return int(kept.sum()), bool(kept.any())

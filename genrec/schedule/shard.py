@@ -107,10 +107,11 @@ class Shard:
 
     def _compute(
         self, tokens: NDArray[np.int32], keys: Words, executor: RankExecutor, places: Places
-    ) -> None:
+    ) -> tuple[int, None]:
         """A batch, which a thread of its own puts: nobody waits for that."""
         rows = executor.items.rows(tokens[places])
         threading.Thread(target=self._send, args=(keys[places], rows), daemon=True).start()
+        return len(places), None
 
     def _send(self, keys: Words, rows: NDArray[np.uint8]) -> None:
         store = self._store.store

@@ -26,9 +26,9 @@ class Bench:
         self.queue.append(batch)
         self.offers.append((tokens, pause_s))
 
-    def work(self, executor: Any, places: Any) -> bool:
+    def work(self, executor: Any, places: Any) -> tuple[int, bool]:
         self.done += places.tolist()
-        return True
+        return len(places), True
 
     def run(self) -> None:
         while self.queue:
@@ -39,9 +39,9 @@ class Bench:
 def test_work_that_begins_while_a_batch_of_the_former_runs_is_done(goes_on: bool) -> None:
     bench = Bench()
 
-    def former(executor: Any, places: Any) -> bool:
+    def former(executor: Any, places: Any) -> tuple[int, bool]:
         bench.idle.begin(np.arange(10, 15), bench.work)
-        return goes_on
+        return len(places), goes_on
 
     bench.idle.begin(np.arange(5), former)
     bench.run()
@@ -52,9 +52,9 @@ def test_work_that_begins_while_a_batch_of_the_former_runs_is_done(goes_on: bool
 def test_what_is_left_of_work_that_ends_is_not_tried(end: bool | None) -> None:
     bench, tried = Bench(), list[int]()
 
-    def ends(executor: Any, places: Any) -> bool | None:
+    def ends(executor: Any, places: Any) -> tuple[int, bool | None]:
         tried.extend(places.tolist())
-        return end
+        return 0, end
 
     bench.idle.begin(np.arange(5), ends)
     bench.run()
@@ -71,7 +71,7 @@ def test_what_is_left_of_work_that_ends_is_not_tried(end: bool | None) -> None:
 def test_batches_grow_while_they_are_fast_and_take_their_share_of_the_time() -> None:
     bench, took = Bench(), 0.004
 
-    def work(executor: Any, places: Any) -> bool:
+    def work(executor: Any, places: Any) -> tuple[int, bool]:
         assert not bench.idle.idle
         bench.now += took
         return bench.work(executor, places)
@@ -87,7 +87,7 @@ def test_batches_grow_while_they_are_fast_and_take_their_share_of_the_time() -> 
 def test_work_that_fails_is_over_and_what_comes_next_is_done() -> None:
     bench, tried = Bench(), list[int]()
 
-    def fails(executor: Any, places: Any) -> bool:
+    def fails(executor: Any, places: Any) -> tuple[int, bool]:
         tried.extend(places.tolist())
         raise KeyError
 

@@ -173,6 +173,27 @@ def test_batches_are_as_large_as_a_ranking_can_wait_for(start: Callable[..., Ben
     assert work._size == 2, "the rest of a plan says nothing of larger batches"
 
 
+def test_items_that_find_no_place_say_nothing_of_larger_batches(start: Callable[..., Bench]) -> None:
+    """The next that find one would be computed in a batch that no ranking can wait for."""
+    bench, there, others = start(), np.arange(ROWS), np.arange(ROWS, 2 * ROWS)
+    for rows in (there,) * 4:
+        bench.ask(rows)
+    bench.look()
+    assert bench.there() == set(there.tolist())
+    for rows in (others,) * 5:
+        bench.ask(rows)
+    bench.ahead.work._size, ran = 2, len(bench.ran)
+    for _ in range(3):
+        bench.look()
+        bench.ask(np.arange(2 * ROWS))
+    assert bench.ran[ran:] == [2] * 3 and bench.there() == set(there.tolist())
+    assert bench.ahead.work._size == 2
+    for _ in range(9):
+        bench.ask(others[:1])
+    bench.look()
+    assert bench.there() >= {ROWS} and bench.ahead.work._size == 2, "one of two"
+
+
 def test_a_plan_that_met_a_table_out_of_reach_is_made_again(
     start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
