@@ -76,6 +76,12 @@ class _Waiting:
     ticket: Ticket
     respond: Respond
 
+    def computed(self, answer: Answer) -> bool:
+        """Whether what was missing was: while it waited, a pre-inference or another ranking may have done so."""
+        if isinstance(answer, GenrecError):
+            return False
+        return len(self.ranking.prefix) - int(answer["reuse"][0, 0]) == self.missing
+
 
 class ScoresLater(AnswersLater, Generic[E]):
     """tokens, ticket, owner, candidates, codes, plan -> scores, the tokens that were reused, delta.
@@ -167,7 +173,8 @@ class ScoresLater(AnswersLater, Generic[E]):
 
     def _run(self, stream: Stream[E], batch: list[PreInference | IdleBatch | _Waiting]) -> bool:
         """Answered whatever happens. Whether the queue may learn from it: not from a part that had one core or was
-        dropped, nor where a shape came first, nor where somebody came too late: he takes no time.
+        dropped, nor where a shape came first, nor where somebody came too late or found what he had counted: that takes
+        no time.
         """
         first, (delta, executor) = batch[0], stream()
         if isinstance(first, PreInference):
@@ -183,10 +190,11 @@ class ScoresLater(AnswersLater, Generic[E]):
                 timely.append(each)
             except GenrecError as error:
                 self._answer(each, error)
-        captured = executor.captured
+        captured, as_counted = executor.captured, len(timely) == len(batch)
         for each, answer in zip(timely, self._answers(delta, executor, timely), strict=True):
+            as_counted = as_counted and each.computed(answer)
             self._answer(each, answer)
-        return len(timely) == len(batch) and executor.captured == captured
+        return as_counted and executor.captured == captured
 
     @staticmethod
     def _answer(waiting: _Waiting, answer: Answer) -> None:

@@ -77,3 +77,18 @@ def test_the_queue_learns_nothing_from_rankings_that_came_too_late(
     learnt = [step._run(step._now, batch) for batch in ([in_time], [late], [in_time, late])]
     assert learnt == [True, False, False]
     assert [isinstance(each, DeadlineExceeded) for each in answers] == [False, True, True, False]
+
+
+def test_the_queue_learns_nothing_from_rankings_whose_users_came_into_the_pool_while_they_waited(
+    step: ScoreCandidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a pre-inference or another ranking: they take no time for tokens that they counted."""
+    queued, answers = list[Any](), list[Any]()
+    monkeypatch.setattr(step._scheduler, "submit", lambda item, *told: queued.append(item))
+    for _ in range(2):
+        step.submit(ranking("split"), answers.append)
+    assert [each.missing for each in queued] == [USER, USER]
+    assert [step._run(step._now, [each]) for each in queued] == [True, False]
+    step.submit(ranking("split"), answers.append)
+    assert step._run(step._now, queued[2:]), "it knew of it"
+    assert [int(each["reuse"][0, 0]) for each in answers] == [0, USER, USER]
