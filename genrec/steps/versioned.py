@@ -104,7 +104,7 @@ class Versioned(Generic[T]):
             metrics.CATALOGUE_SWAPS.add()
         self._forget(pointer.version)
         self._acknowledge(pointer.serial, refused)
-        return pointer.version != self.current and not refused
+        return pointer.version != self.current and not self._is_refused(pointer)
 
     def _try(self, version: int) -> str:
         """Load; why that cannot be, if it cannot."""
@@ -125,6 +125,11 @@ class Versioned(Generic[T]):
         """An older acknowledgement does not count: its process may be about to forget the version."""
         said = agreement.acknowledgements(self._folder).values()
         return all(a.serial == pointer.serial and pointer.version in a.loaded for a in said)
+
+    def _is_refused(self, pointer: Current) -> bool:
+        """By any process: the others have loaded it in vain, and there is no haste until the pointer changes."""
+        said = agreement.acknowledgements(self._folder).values()
+        return any(a.serial == pointer.serial and a.refused for a in said)
 
     def _forget(self, wanted: int) -> None:
         now = time.monotonic()

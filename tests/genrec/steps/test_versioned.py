@@ -118,6 +118,7 @@ def test_what_one_refuses_nobody_serves(settings: Settings, process: Callable[..
     assert metrics.CATALOGUE_REFUSALS.value() > before
     until(lambda: said(settings, "easy").loaded == (1, 2))
     assert (easy.current, hard.current, easy.of(0)) == (1, 1, "artifact")
+    assert not easy._follow(), "nobody is waited for: the pointer may stay so"
     to(settings, 3)
     until(lambda: (easy.current, hard.current) == (3, 3))
     assert said(settings, "hard").refused == ""
