@@ -157,7 +157,7 @@ def test_groups_by_name_everywhere(
             assert send(top_k=5).item_ids.tolist() == [items[5]]
         with page_at(artifact, str(server.run_dir / "server.json")) as url:
             with urllib.request.urlopen(f"{url}/api/about", timeout=60) as about:
-                assert json.load(about)["groups"] == ["7", "sale", "salt, pepper"]
+                assert json.load(about)["groups"] == ["7", "sale", '"salt, pepper"']
             told, *_ = asked(url, history=[], only_groups="sale, 7", exclude_groups="7")
             assert [int(item["id"]) for item in told["items"]] == [items[5]]
             told, *_ = asked(url, history=[], only_groups="sale, sales")
