@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
+import threading
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 from multiprocessing import active_children, get_context
 from pathlib import Path
+
+from tqdm import tqdm
 
 import genrec.nn
 from export.names import DRAFT, GRAPHS, OPSET, RESUME, RESUME_DRAFT, rank_graphs
@@ -113,6 +116,7 @@ def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: P
 def _belong() -> None:
     """Ctrl-C goes to all processes of a terminal; the one that started us ends us, by its own end if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which our end would leave behind
     end_with_command()
 
 

@@ -39,7 +39,9 @@ if __name__ == "__main__":
 """
 WAITING = """
 import time
+from tqdm import tqdm
 def export_from(model, name, folder):
+    tqdm(disable=True)  # torch makes bars, whose lock is a semaphore
     if name == "done":
         return (folder / name).touch()
     while not (folder / "done").exists():
