@@ -64,14 +64,25 @@ def test_a_user_s_tokens_count_where_his_kv_is_not_read(
     assert counted == [USER + ITEMS * L, ITEMS * L, USER + ITEMS * L, USER + ITEMS * L]
 
 
-def test_the_queue_learns_nothing_from_rankings_that_came_too_late(
-    step: ScoreCandidates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They take no time: the queue would think that all rankings do, and take more than it can answer."""
-    queued, answers = list[Any](), list[Any]()
-    monkeypatch.setattr(step._scheduler, "submit", lambda item, *told: queued.append(item))
+@pytest.fixture
+def queued(step: ScoreCandidates, answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Two rankings of one user, which wait until a test runs them; so would others."""
+    waiting = list[Any]()
+    monkeypatch.setattr(step._scheduler, "submit", lambda item, *told: waiting.append(item))
     for _ in range(2):
         step.submit(ranking("split"), answers.append)
+    return waiting
+
+
+@pytest.fixture
+def answers() -> list[Any]:
+    return []
+
+
+def test_the_queue_learns_nothing_from_rankings_that_came_too_late(
+    step: ScoreCandidates, queued: list[Any], answers: list[Any]
+) -> None:
+    """They take no time: the queue would think that all rankings do, and take more than it can answer."""
     in_time, late = queued
     late = replace(late, ticket=late.ticket._replace(deadline_ns=1))
     learnt = [step._run(step._now, batch) for batch in ([in_time], [late], [in_time, late])]
@@ -80,13 +91,9 @@ def test_the_queue_learns_nothing_from_rankings_that_came_too_late(
 
 
 def test_the_queue_learns_nothing_from_rankings_whose_users_came_into_the_pool_while_they_waited(
-    step: ScoreCandidates, monkeypatch: pytest.MonkeyPatch
+    step: ScoreCandidates, queued: list[Any], answers: list[Any]
 ) -> None:
     """By a pre-inference or another ranking: they take no time for tokens that they counted."""
-    queued, answers = list[Any](), list[Any]()
-    monkeypatch.setattr(step._scheduler, "submit", lambda item, *told: queued.append(item))
-    for _ in range(2):
-        step.submit(ranking("split"), answers.append)
     assert [each.missing for each in queued] == [USER, USER]
     assert [step._run(step._now, [each]) for each in queued] == [True, False]
     step.submit(ranking("split"), answers.append)
