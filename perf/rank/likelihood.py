@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from genrec.settings import Settings
 def by_likelihood(artifact: Path, folder: Path, tokens: Any, rows: NDArray[np.int32]) -> Callable[[], Beams]:
     """Ranks `rows` of the catalogue for a user with the prompt int32[S], whose KV goes to a pool in `folder` now."""
     config = load_config(artifact)
-    settings = replace(Settings(artifact, artifact, len(rows)), pool=folder)
+    settings = Settings(artifact, artifact, len(rows), pool=folder)
     create_pool(settings, config)
     executor, index = load_executors(settings, config)[0], load_validity(artifact, config)
     kept = KeptPrompts.of(settings, config, executor.resumes)
