@@ -214,7 +214,7 @@ def test_a_server_that_ends_is_not_kept_by_a_connection_that_nobody_uses(fleet: 
 
         def finish(self) -> None:
             super().finish()
-            if self.path.startswith("/v2/models"):
+            if getattr(self, "path", "").startswith("/v2/models"):  # some connections bring no request
                 over.set()
 
     def end() -> None:
