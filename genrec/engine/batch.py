@@ -45,11 +45,14 @@ class PassBatch:
         tensors, self._lengths = range(2 * c.num_hidden_layers), lengths
         logits = self._logits(batch, 1, 1)
         heads = c.num_key_value_heads
-        self.shared = [self._scratch.take((batch, heads, span, c.head_dim), self._kv_type) for _ in tensors]
         shape = (batch, self._width, heads, c.head_dim)
         self._unshared = [
             [self._scratch.take(shape, self._kv_type) for _ in range(c.levels - 2)] for _ in tensors
         ]
+        if batch == 1 and pasts and pasts[0].logits is not None:  # alone it is read where it lies
+            self.shared, logits[0, 0] = list(pasts[0].kv), pasts[0].logits
+            return logits
+        self.shared = [self._scratch.take((batch, heads, span, c.head_dim), self._kv_type) for _ in tensors]
         whole = batch - len(pasts)
         if whole and pasts:
             self._prefill_first(tokens[:whole], lengths[:whole], logits[:whole])
@@ -70,11 +73,14 @@ class PassBatch:
             whole[: len(tokens), :, longest:] = 0
 
     def _resume(self, tokens: Array, past: Past, logits: Array, row: int) -> None:
-        """The prompt of one row, int64[1, length], whose first tokens are there."""
+        """The prompt of one row, int64[1, length], whose first tokens are there, or all of it."""
         (_, end), start, c = tokens.shape, past.tokens, self._config
         shape = (1, c.num_key_value_heads, end - start, c.head_dim)
         new = [self._scratch.take(shape, self._kv_type) for _ in self.shared]
-        cast(ResumePasses, self._passes).resume(tokens[:, start:], past, logits, new)
+        if past.logits is None:
+            cast(ResumePasses, self._passes).resume(tokens[:, start:], past, logits, new)
+        else:
+            logits[0, 0] = past.logits
         for mine, old, newest in zip(self.shared, past.kv, new, strict=True):
             mine[row, :, :start] = old[0, :, :start]
             mine[row, :, start:end] = newest[0]

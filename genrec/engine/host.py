@@ -64,7 +64,7 @@ class HostExecutor:
         beams = self._expand(1, constraints, nothing, nothing, logits)
         if prompts:  # not of logits that are no numbers: what is kept is read again and again
             for row in range(len(tokens)):
-                prompts(row, partial(batch.bring, row))
+                prompts(row, partial(batch.bring, row), logits[row, 0])
         for number in range(2, self._config.levels + 1):
             if every_beam:
                 scored = [np.arange(len(found)) for found in beams]

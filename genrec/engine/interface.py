@@ -33,15 +33,22 @@ class DecodePass(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The first tokens of a prompt, whose KV is there."""
+    """The first tokens of a prompt, whose KV is there; where they are all of it, the first level's logits too."""
 
     tokens: int
     kv: Sequence[Array]  # 2N tensors [1, G, P, D], P >= tokens
+    logits: Array | None = None  # float32[T_1]
 
 
-# Fills a user's entry [2N, G, S, D] with the KV of a prompt, and zeros behind it; shows it, with its row of a batch.
+# Fills a user's entry [2N, G, S, D] with the KV of a prompt, and zeros behind it.
 BringPrompt = Callable[[Array], None]
-ShowPrompt = Callable[[int, BringPrompt], None]
+
+
+class ShowPrompt(Protocol):
+    """Is shown a prompt: its row of a batch, and the first level's logits float32[T_1] where the host has them."""
+
+    def __call__(self, row: int, bring: BringPrompt, logits: Array | None = None, /) -> None:
+        """Once a prompt; copies what it wants to keep."""
 
 
 class Passes(Protocol):
@@ -185,8 +192,8 @@ class Executor(Protocol):
     ) -> list[Beams]:  # fmt: skip
         """tokens int64[B, S] padded right, lengths int64[B] >= 1 -> the last level's beams of every request.
 
-        `prompts` is shown every prompt's KV that is sound. `pasts`: of the last rows, KV of less than their prompts
-        that is there. Raises InputError when a logit of a valid code is NaN or +inf.
+        `prompts` is shown every prompt's KV that is sound. `pasts`: of the last rows, what is there of their
+        prompts. Raises InputError when a logit of a valid code is NaN or +inf.
         """
 
     def rehearse(self, rows: int, span: int, valid: ValidityIndex, past: Past | None = None) -> None:

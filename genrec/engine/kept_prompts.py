@@ -99,11 +99,14 @@ class KeptPrompts:
         return found
 
     def past(self, visit: Visit, length: int) -> Past:
-        """Of a prompt of `length` tokens, of which the last is always computed: what is behind it is wanted."""
-        found = visit.found
+        """Of a prompt of `length` tokens. The last is computed for its logits, unless they are there."""
+        found, layout = visit.found, self._layout
         if not found:
             return self.example(0)
-        return Past(min(found.tokens, length - 1), self._layout.user(found.memory, found.span))
+        kv, logits = layout.user(found.memory, found.span), layout.logits(found.memory, found.span)
+        if len(logits) and found.tokens == length == logits[0]:
+            return Past(length, kv, logits[1:])
+        return Past(min(found.tokens, length - 1), kv)
 
     def release(self, visit: Visit) -> None:
         """Nobody reads what it found any more; once for every visit."""
@@ -111,16 +114,17 @@ class KeptPrompts:
             self._pool.release(visit.found)
 
     def keep(
-        self, tokens: Array, lengths: Array, visits: Sequence[Visit | None], row: int, bring: BringPrompt
-    ) -> None:
-        """Of a row of a batch, if it has an owner: tokens int64[B, S], lengths [B], `bring` as `Executor.answers` has.
+        self, tokens: Array, lengths: Array, visits: Sequence[Visit | None], row: int, bring: BringPrompt,
+        logits: Array | None = None,
+    ) -> None:  # fmt: skip
+        """Of a row of a batch, if it has an owner: tokens int64[B, S], lengths [B]; the others as `ShowPrompt` has.
 
         A copy of the prompt's KV, once per prompt that is not there yet.
         """
         visit, mine = visits[row], tokens[row, : lengths[row]].astype(np.int32)
         if visit is None or not self.keeps(visit.owner, len(mine)):
             return
-        with self._entry(visit, mine) as entry:
+        with self._entry(visit, mine, logits if self.takes(visit.owner, len(mine)) else None) as entry:
             if entry is not None:
                 bring(entry)
 
@@ -134,9 +138,9 @@ class KeptPrompts:
                 place[:, end:] = 0  # memory is as others left it, and 0 times NaN is NaN
 
     @contextmanager
-    def _entry(self, visit: Visit, tokens: Array) -> Iterator[Array | None]:
+    def _entry(self, visit: Visit, tokens: Array, logits: Array | None = None) -> Iterator[Array | None]:
         """Where the KV of a prompt int32[S] goes, [2N, G, span, D]: None if it is there already, there is no room, or
-        somebody was forgotten since the request came: perhaps it was he.
+        somebody was forgotten since the request came: perhaps it was he. Its logits float32[T_1] go behind it.
 
         It can be found when this ends well.
         """
@@ -144,10 +148,14 @@ class KeptPrompts:
         span = layout.span(len(tokens))
         hashes, whose = self._hashes(owner, tokens), owner_key(pool.secret, owner.whose)
         came_ns, lives_s = (owner.came_ns, inf) if owner.named else (None, self._lease_s)
-        writing = pool.write_user(hashes, span, layout.user_bytes(span), whose, came_ns, lives_s)
+        size = layout.user_bytes(span) + (0 if logits is None else layout.logits_bytes)
+        writing = pool.write_user(hashes, span, size, whose, came_ns, lives_s)
         if not writing:
             yield None
             return
+        if logits is not None:
+            place = layout.logits(writing.memory, span)
+            place[0], place[1:] = len(tokens), logits
         try:
             yield layout.whole(writing.memory, span)[0]
         except BaseException:
@@ -155,7 +163,7 @@ class KeptPrompts:
             raise
         pool.commit(writing, inf if self.takes(owner, len(tokens)) else self._lease_s)
 
-    def rehearse(self, row: int, bring: BringPrompt) -> None:
+    def rehearse(self, row: int, bring: BringPrompt, logits: Array | None = None) -> None:
         """See `Executor.answers`: the way of a prompt's KV to the pool, whose memory is slow when it is first used."""
         span = self._layout.span(1)
         with borrowed(self._pool, span, self._layout.user_bytes(span)) as memory:

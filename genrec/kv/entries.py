@@ -71,6 +71,18 @@ class EntryLayout:
         whole = self.whole(memory, span)
         return [whole[:, n] for n in range(whole.shape[1])]
 
+    @property
+    def logits_bytes(self) -> int:
+        """Of what `logits` gives."""
+        return (1 + self.config.codebook_sizes[0]) * np.dtype(np.float32).itemsize
+
+    def logits(self, memory: Array, span: int) -> Array:
+        """float32[1 + T_1] behind a prompt's KV: how many tokens it has, and the logits of the first level. [0] of an
+        entry that has none.
+        """  # fmt: skip
+        found = memory[self.user_bytes(span) :].view(np.float32)
+        return found if found.nbytes == self.logits_bytes else found[:0]
+
     def items(self, memory: Array) -> Array:
         """uint8[M * item_bytes] as the table [M, 2N, G, t, D]."""
         c = self.config

@@ -13,6 +13,7 @@ import numpy as np
 from genrec import metrics, steps
 from genrec.artifact import load_config
 from genrec.engine.load_ranker import create_pool
+from genrec.errors import GenrecError
 from genrec.settings import SPAN, Settings
 from genrec.steps import Tensors
 
@@ -55,6 +56,19 @@ def prompt(artifact: Path, items: int, user: int | None, seed: int = 0, **ticket
         "excluded": np.array([[-1]], np.int32),
         "owner": np.array([[user is not None, user or 0, time.monotonic_ns()]]),
     }
+
+
+def equal(got: Any, want: Any) -> None:
+    """Two answers."""
+    assert not isinstance(got, GenrecError) and not isinstance(want, GenrecError), (got, want)
+    # Of others a search may leave out any
+    best = [np.argsort(-each["scores"][0])[:TOP_K] for each in (got, want)]
+    paths, scores = (
+        [each[name][0][top] for each, top in zip((got, want), best, strict=True)]
+        for name in ("paths", "scores")
+    )
+    np.testing.assert_array_equal(*paths)
+    np.testing.assert_allclose(*scores, rtol=0, atol=1e-4)
 
 
 def reused() -> float:
