@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from export.graph import Traced, tokens_axis, write
 from export.hstu import HSTU_GRAPHS, export_hstu_graph
-from export.names import DRAFT, RESUME, RESUME_DRAFT
+from export.names import DECODE_ALL, DRAFT, RESUME, RESUME_DRAFT
 from export.ranker import RANK_GRAPHS, export_rank_graph
 from genrec.draft.options import FILE_NAME as DRAFT_HEAD
 from genrec.models.config import ModelConfig
@@ -25,6 +25,7 @@ from genrec.nn.hstu_checkpoint import load_hstu, load_hstu_next
 from genrec.nn.model import Generator
 from genrec.nn.ranker_checkpoint import load_ranker
 from genrec.nn.xattention import (
+    DecodeAllGraph,
     DecodeGraph,
     PrefillGraph,
     ResumeGraph,
@@ -42,17 +43,18 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
     are read, and has angles for both; that layer's attention is not causal in the order of rows.
     """
     layers, prompt = config.num_hidden_layers, name.startswith("prefill")
+    heads = {DRAFT: 0, RESUME_DRAFT: 0, DECODE_ALL: config.levels - 1}.get(name, 1)
     counts = {
         "Rows": 1,
         "Angles": 2 if prompt else 1,
-        "RMSNorm": 2 * layers + (2 if prompt else 1),
-        "Linear": 3 * layers + (0 if name in (DRAFT, RESUME_DRAFT) else 1),
+        "RMSNorm": 2 * layers + (2 if prompt else max(heads, 1)),
+        "Linear": 3 * layers + heads,
         "NormRotate" if config.model_type == "qwen3" else "Rotate": 2 * layers,
         "AddLinear": 2 * layers,
         "SwiGLU": layers,
         "CausalAttention": layers - 1 if prompt else 0,
         "PastAttention": layers if name in (RESUME, RESUME_DRAFT) else 0,
-        "XAttention": layers if name.startswith("decode") else 0,
+        "XAttention": layers * heads if name.startswith("decode") else 0,
     }
     return {function: count for function, count in counts.items() if count}
 
@@ -60,7 +62,7 @@ def functions(config: ModelConfig, name: str) -> dict[str, int]:
 def export_graph(generator: Generator, name: str, folder: Path) -> Path:
     """Write one graph of `generator`; returns the ONNX file."""
     level = name.removeprefix("decode_")
-    graph = PROMPTS[name](generator) if name in PROMPTS else _decode(generator, int(level))
+    graph = WHOLE[name](generator) if name in WHOLE else _decode(generator, int(level))
     return write(graph, functions(generator.config, name), folder / f"{name}.onnx")
 
 
@@ -89,7 +91,23 @@ def _behind_past(graph: ResumeGraph | ResumeDraftGraph, config: ModelConfig, mos
     )  # fmt: skip
 
 
-PROMPTS = {"prefill": _prefill, RESUME: _resume}
+def _decode_all(generator: Generator) -> Traced:
+    config = generator.config
+    span, names = tokens_axis("S", config.max_prompt), shared_names(config)
+    levels = range(1, config.levels)
+    beams = [Dim(f"W{level}", max=4096) for level in levels]
+    shared = [torch.randn(1, config.num_key_value_heads, 7, config.head_dim) for _ in names]
+    codes = [torch.zeros(1, 2 + level, dtype=torch.int64) for level in levels]
+    parents = [torch.zeros(2 + level, dtype=torch.int64) for level in levels[1:]]
+    return Traced(
+        DecodeAllGraph(generator), (torch.tensor([5]), codes, parents, shared),
+        ({}, [{1: each} for each in beams], [{0: each} for each in beams[1:]], [{2: span}] * len(names)),
+        ["prompt_length", *(f"codes_{n}" for n in levels), *(f"parents_{n}" for n in levels[1:]), *names],
+        [f"logits_{level + 1}" for level in levels],
+    )  # fmt: skip
+
+
+WHOLE = {"prefill": _prefill, RESUME: _resume, DECODE_ALL: _decode_all}
 
 
 def _decode(generator: Generator, level: int) -> Traced:

@@ -30,7 +30,7 @@ from build.openvino.operations import Operations, libraries
 from build.openvino.read import Reader, read_inlined
 from build.openvino.rotary import replace_rotations, tabulate_angles
 from build.openvino.together import over_entries
-from export.names import RANK_ORDERS
+from export.names import DECODE_ALL, RANK_ORDERS
 from genrec.engine.instructions import chosen, sets_of
 from genrec.engine.openvino_graphs import ALONE, PASSES, RANK_TOGETHER, RANKINGS, WEIGHTS_FILE
 from genrec.progress import ticking
@@ -49,7 +49,8 @@ def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, ope
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
-    graphs = sorted(onnx_folder.glob("*.onnx"))
+    # Of OpenVINO's own nodes a pass that few requests can use is not worth another copy of the weights
+    graphs = sorted(each for each in onnx_folder.glob("*.onnx") if operation or each.stem != DECODE_ALL)
     passes: dict[str, ov.Model] = {}
     runs: dict[str, dict[str, dict[str, int]]] = {}
     with ticking(f"engines, KV in {kv_type}", len(graphs), "graph") as bar:

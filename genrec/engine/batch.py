@@ -7,12 +7,13 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from genrec.engine.interface import Array, DecodePass, Passes, Past, ResumePasses
+from genrec.engine.interface import Array, DecodePass, KnownPass, KnownPasses, Passes, Past, ResumePasses
 from genrec.kv.reorder import reorder_in_place
 from genrec.models.config import ModelConfig
 from genrec.search.expand import Beams
+from genrec.search.known import Known
 from genrec.search.scratch import Scratch
-from genrec.search.undecided import Int64, pass_size, rows_of_parents
+from genrec.search.undecided import LEAST, Int64, pass_size, rows_of_parents
 
 _INT64 = np.dtype(np.int64)
 
@@ -107,6 +108,16 @@ class PassBatch:
             self._passes.decode(DecodePass(level, codes, self._lengths, self.shared, views, logits))
         self._scored, self._count = scored, count
         return logits
+
+    def score_all(self, known: Known) -> list[Array]:
+        """One pass over the beams of all levels, of a batch of one: logits float32[W_l', T_(l+1)] of each."""
+        sizes = [pass_size(max(len(each), 1), max(self._width, LEAST)) for each in known.codes]
+        codes = [self._rows([each], size) for each, size in zip(known.codes, sizes, strict=True)]
+        parents = [self._rows([each], size)[0] for each, size in zip(known.parents, sizes[1:], strict=True)]
+        logits = [self._logits(1, size, level) for level, size in enumerate(sizes, 2)]
+        given = KnownPass(codes, parents, self._lengths, self.shared, logits)
+        cast(KnownPasses, self._passes).decode_all(given)
+        return [each[0] for each in logits]
 
     def snapshot(self, level: int) -> UnsharedSnapshot:
         """To restore, before a pass of `level` that may not be the last of its level."""

@@ -20,14 +20,15 @@ import numpy as np
 from genrec import metrics
 from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.batch import PassBatch
-from genrec.engine.interface import Array, Passes, Past, ResumePasses, ShowPrompt
+from genrec.engine.interface import Array, KnownPasses, Passes, Past, ResumePasses, ShowPrompt
 from genrec.kv.layout import KV_TYPES
 from genrec.models.config import ModelConfig
 from genrec.search.bound import WORTH, NeededBeams, at_least, best_of, drop_unscored, floor_of
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, expand, zeros
+from genrec.search.known import Known, known_beams
 from genrec.search.scratch import Scratch
-from genrec.search.undecided import Int64, pass_size, pass_sizes, undecided
+from genrec.search.undecided import LEAST, Int64, pass_size, pass_sizes, undecided
 
 _NONE = np.empty(0, np.int64)
 ENDLESS = sys.maxsize  # a beam width that no beams fill
@@ -53,6 +54,7 @@ class HostExecutor:
         self._width, self._kv_type = width, KV_TYPES[kv_type]
         self._scratch, self._needed = Scratch(), NeededBeams()
         self.resumes = isinstance(passes, ResumePasses) and passes.resumes
+        self._decodes_all = isinstance(passes, KnownPasses) and passes.decodes_all
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False,
@@ -65,11 +67,15 @@ class HostExecutor:
         if prompts:  # not of logits that are no numbers: what is kept is read again and again
             for row in range(len(tokens)):
                 prompts(row, partial(batch.bring, row), logits[row, 0])
-        for number in range(2, self._config.levels + 1):
-            if every_beam:
+        levels = range(2, self._config.levels + 1)
+        if every_beam:
+            for number in levels:
                 scored = [np.arange(len(found)) for found in beams]
                 beams = self._expand(number, constraints, beams, scored, batch.score(number, beams, scored))
-            else:
+        elif known := self._known(constraints):
+            beams = self._search_known(known, constraints, beams, batch)
+        else:
+            for number in levels:
                 beams = self._search(self._level(number, constraints, beams), batch)
         return [found.copy() for found in beams]  # an answer outlives the scratch
 
@@ -84,10 +90,31 @@ class HostExecutor:
         for size in pass_sizes(self._width)[:-1]:
             for number in range(2, self._config.levels + 1):
                 batch.score(number, [zeros(size)] * rows, [np.arange(size)] * rows)
+        if self._decodes_all and rows == 1:
+            for size in pass_sizes(max(self._width, LEAST)):
+                same = [np.zeros(size, np.int64)] * (self._config.levels - 1)
+                batch.score_all(Known(same, same, same[1:]))
 
     def _new_batch(self) -> PassBatch:
         self._scratch.clear()
         return PassBatch(self._passes, self._config, self._width, self._kv_type, self._scratch)
+
+    def _known(self, constraints: list[Constraint]) -> Known | None:
+        """Of a request that is alone in its batch, the beams that one pass can score."""
+        alone = self._decodes_all and len(constraints) == 1
+        return known_beams(constraints[0], self._width) if alone else None
+
+    def _search_known(
+        self, known: Known, constraints: list[Constraint], beams: list[Beams], batch: PassBatch
+    ) -> list[Beams]:
+        """Beams of the last level, whose ancestors one pass scores."""
+        metrics.BEAMS.add(sum(map(len, known.nodes)), kind="scored")
+        for number, (nodes, logits) in enumerate(zip(known.nodes, batch.score_all(known), strict=True), 2):
+            metrics.BEAMS.add(len(beams[0]), kind="kept")
+            places = self._undecided(number - 1, constraints, beams)
+            rows = np.searchsorted(nodes, beams[0].nodes[places[0]])  # some may have left: they cannot be
+            beams = self._expand(number, constraints, beams, places, logits[None, rows])
+        return beams
 
     def _search(self, level: _Level, batch: PassBatch) -> list[Beams]:
         """Beams of a level, one pass where the probe is enough and a second one where it is not."""

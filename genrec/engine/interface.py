@@ -83,6 +83,26 @@ class ResumePasses(Passes, Protocol):
         """  # fmt: skip
 
 
+class KnownPass(NamedTuple):
+    """What a pass over beams of all levels reads, and what it fills. B = 1; lists have an entry for each level < L."""
+
+    codes: Sequence[Array]  # int64[1, W_l]
+    parents: Sequence[Array]  # from level 2 on: int64[W_l], places in the level before
+    length: Array  # int64[1], of the prompt
+    shared: Sequence[Array]  # 2N tensors [1, G, S, D]
+    logits: Sequence[Array]  # float32[1, W_l, T_(l + 1)]
+
+
+@runtime_checkable
+class KnownPasses(Passes, Protocol):
+    """Passes that score beams of all levels at once, where they are known beforehand."""
+
+    decodes_all: bool  # whether the engines were built with such a pass
+
+    def decode_all(self, given: KnownPass) -> None:
+        """Score all levels but the first."""
+
+
 class UserName(NamedTuple):
     """What says all that is in a user's entry, so that an engine with memory of its own can keep it."""
 

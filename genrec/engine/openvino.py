@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.engine.interface import Array, DecodePass, Passes, Past
+from genrec.engine.interface import Array, DecodePass, KnownPass, Passes, Past
 from genrec.engine.openvino_graphs import OpenVinoGraphs, Stream
 
 MOST_TOKENS = 1024  # of one prefill call: more prompts at once only take memory
@@ -31,6 +31,7 @@ class OpenVinoPasses(Stream):
         # Where attention is not one operation, what goes on behind a past writes out all of its scores.
         self.resumes = graphs.has("resume") and not graphs.writes_scores
         self.resumes_drafts = graphs.has("resume_draft") and not graphs.writes_scores
+        self.decodes_all = graphs.has("decode_all") and not graphs.writes_scores
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """See `Passes.prefill`."""
@@ -73,6 +74,10 @@ class OpenVinoPasses(Stream):
             inputs += [given.unshared[n + kind][u] for u in range(earlier) for kind in (0, 1)]
         written = [each[earlier] for each in given.unshared if len(each) > earlier]
         self._infer(f"decode_{given.level}", inputs, [given.logits, *written])
+
+    def decode_all(self, given: KnownPass) -> None:
+        """See `KnownPasses.decode_all`."""
+        self._infer("decode_all", [given.length, *given.codes, *given.parents, *given.shared], given.logits)
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """See `Passes.draft_states`."""

@@ -27,6 +27,7 @@ ALONE = {
     "prefill_draft",
     "resume",
     "resume_draft",
+    "decode_all",
     "rank_prefill",
     "extend",
     "rank_split",

@@ -140,6 +140,42 @@ class DecodeGraph(nn.Module):
         return (logits,) if self.level == config.levels else (logits, *newest)
 
 
+class DecodeAllGraph(nn.Module):
+    """All decode steps in one, of beams that are known beforehand: what `decode_all.onnx` holds. B = 1.
+
+    A beam is one code here, and sees the prompt, its parents, and itself.
+    """
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def forward(
+        self, prompt_length: Tensor, codes: list[Tensor], parents: list[Tensor], shared: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """codes: of the levels 1 to L - 1, [1, W_l]; parents: from level 2 on, [W_l], places in the level before;
+        prompt_length [1], shared as of `DecodeGraph`. Returns the logits [1, W_l, T_(l+1)] of each level.
+        """
+        model, config, counts = self.generator, self.generator.config, [each.shape[1] for each in codes]
+        tokens = [each + start for each, start in zip(codes, config.code_offsets, strict=False)]
+        places = [prompt_length.view(1, 1) + n + torch.zeros_like(each) for n, each in enumerate(codes)]
+        x = model.embed(torch.cat(tokens, 1))
+        cos, sin = rotary(torch.cat(places, 1), config.head_dim, config.rope_theta)
+        for n, layer in enumerate(model.blocks()):
+            every = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
+            q, k, v = (each.split(counts, 1) for each in every)
+            own_k, own_v = k[0].unsqueeze(2), v[0].unsqueeze(2)
+            attended = [xattention(q[0], shared[2 * n], shared[2 * n + 1], own_k, own_v, prompt_length)]
+            for level, places_before in enumerate(parents, 1):
+                own_k = torch.cat((own_k.index_select(1, places_before), k[level].unsqueeze(2)), 2)
+                own_v = torch.cat((own_v.index_select(1, places_before), v[level].unsqueeze(2)), 2)
+                attended += [
+                    xattention(q[level], shared[2 * n], shared[2 * n + 1], own_k, own_v, prompt_length)
+                ]
+            x = layer.finish(x, torch.cat(attended, 1))
+        return tuple(model.head(model.norm(each), level) for level, each in enumerate(x.split(counts, 1), 2))
+
+
 def shared_names(config: ModelConfig) -> list[str]:
     """Names of the prompt's KV tensors, in order."""
     return [f"shared_{kind}_{n}" for n in range(config.num_hidden_layers) for kind in "kv"]

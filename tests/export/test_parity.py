@@ -25,7 +25,7 @@ from genrec.kv.layout import Layout
 from genrec.models.config import ModelConfig
 from genrec.nn.checkpoint import load_generator
 from genrec.nn.model import Generator
-from genrec.nn.xattention import DecodeGraph, PrefillGraph, shared_names, unshared_names
+from genrec.nn.xattention import DecodeAllGraph, DecodeGraph, PrefillGraph, shared_names, unshared_names
 from genrec.search.constraint import Constraint
 
 PROMPTS = torch.tensor([[1, 13, 25, 2, 14, 26, 3, 15, 27], [4, 16, 28, 5, 17, 29, 0, 0, 0]])
@@ -84,15 +84,14 @@ def test_whoever_builds_or_serves_may_read_an_artifact(tiny):
 
 
 def test_what_a_graph_is_made_of_are_nodes_with_bodies(tiny):
-    for name in ("prefill", "prefill_draft", "decode_2", "decode_3"):
+    for name in ("prefill", "prefill_draft", "decode_2", "decode_3", "decode_all"):
         model = onnx.load(tiny / "onnx" / f"{name}.onnx")
         onnx.checker.check_model(model, full_check=False)
         called = Counter(node.op_type for node in model.graph.node if node.domain == "genrec")
         assert called == functions(load_config(tiny), name)
         assert set(called) <= {function.name for function in model.functions}
-        assert called["XAttention" if "decode" in name else "CausalAttention"] == (
-            2 if "decode" in name else 1
-        )
+        attention = {"decode_2": 2, "decode_3": 2, "decode_all": 4}.get(name, 1)
+        assert called["XAttention" if "decode" in name else "CausalAttention"] == attention
 
 
 @torch.no_grad()
@@ -119,6 +118,26 @@ def test_onnx_runtime_equals_torch(tiny):
         for got, want in zip(answer, [later[level - 2], *fresh[level - 2]], strict=False):
             assert np.allclose(got, want.numpy(), atol=2e-5)
         past = fresh[0]
+
+
+@torch.no_grad()
+def test_all_levels_in_one_pass_equal_the_full_pass(tiny):
+    """The beams of the first prompt: a code that two of them begin with is there once."""
+    generator = load_generator(tiny / "model")
+    config, codes = generator.config, [each[:1] for each in CODES]
+    first, parents = np.unique(codes[0][0].numpy(), return_inverse=True)
+    assert len(first) < len(parents)
+    _, *shared = PrefillGraph(generator)(PROMPTS[:1], LENGTHS[:1])
+    given = [LENGTHS[:1], torch.from_numpy(first)[None], codes[1], torch.from_numpy(parents), *shared]
+    logits = DecodeAllGraph(generator)(given[0], given[1:3], given[3:4], shared)
+    names = ["prompt_length", "codes_1", "codes_2", "parents_2", *shared_names(config)]
+    session = onnxruntime.InferenceSession(tiny / "onnx" / "decode_all.onnx")
+    by_onnx = session.run(None, {name: each.numpy() for name, each in zip(names, given, strict=True)})
+    for beam, parent in enumerate(parents):
+        _, *want = full_pass(generator, 0, beam)
+        for level, row in enumerate((parent, beam)):
+            assert torch.allclose(logits[level][0, row], want[level], atol=1e-5)
+            assert np.allclose(by_onnx[level][0, row], want[level].numpy(), atol=2e-5)
 
 
 @pytest.mark.parametrize(("kv_type", "worst", "usual"), [("f32", 5e-5, 5e-5), ("bf16", 0.35, 0.06)])

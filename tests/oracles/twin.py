@@ -68,6 +68,20 @@ class TwinPasses:
         if len(kept) > written:
             kept[written][:, :, 0, 0] = given.codes
 
+    decodes_all = True
+
+    @torch.no_grad()
+    def decode_all(self, given):
+        offsets = self.generator.config.code_offsets
+        prompt = given.shared[0][0, 0, : given.length[0], 0].astype(np.int64)
+        paths = [given.codes[0][0, :, None] + offsets[0]]
+        for codes, parents, offset in zip(given.codes[1:], given.parents, offsets[1:], strict=False):
+            paths.append(np.column_stack((paths[-1][parents], codes[0] + offset)))
+        for level, (beams, logits) in enumerate(zip(paths, given.logits, strict=True), 2):
+            whole = np.column_stack((np.tile(prompt, (len(beams), 1)), beams))
+            hidden, _ = self.generator.prefill(torch.from_numpy(whole))
+            logits[0] = self.generator.head(hidden[:, -1], level).numpy()
+
     def draft_states(self, tokens, lengths):
         head = load_draft(self.model)
         reach = 1 + head.config.levels
