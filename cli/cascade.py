@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cli.options import add_artifact, add_retrieve, at_least
+from cli.options import add_artifact, add_protocol, add_retrieve, add_top_k, at_least
 from cli.rank import reads
 from genrec.settings import MAX_DEADLINE_MS, MOST_VALUES
 
@@ -20,10 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_artifact(parser)
     parser.add_argument("--url", required=True, help="host:port of a server or of a router")
-    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    add_protocol(parser)
     parser.add_argument("--users", type=at_least(1), default=200, help="a sample; default: %(default)s")
     add_retrieve(parser, "candidates of a user")
-    parser.add_argument("--top-k", type=int, default=10)
+    add_top_k(parser)
     parser.add_argument(
         "--cascade-ms",
         type=at_least(1, MAX_DEADLINE_MS),

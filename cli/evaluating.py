@@ -105,7 +105,9 @@ def _measured(a: argparse.Namespace, model: str) -> tuple[Any, Callable[[Any], s
 def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     """The P99, and where its curve goes."""
     add_artifact(parser)
-    parser.add_argument("--slo-p99-ms", type=positive, required=True)
+    parser.add_argument(
+        "--slo-p99-ms", type=positive, required=True, help="the P99 that must hold, in ms, e.g. 100"
+    )
     parser.add_argument(
         "--out",
         type=folder,

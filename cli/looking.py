@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cli.options import add_artifact, add_retrieve, add_settings, numbers
+from cli.options import add_artifact, add_protocol, add_retrieve, add_settings, add_top_k, numbers
 from cli.recommend import add_groups
 
 
@@ -17,8 +17,8 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", type=numbers, required=True, help="item ids, oldest first, e.g. 50,172,1"
     )
-    parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument("--deadline-ms", type=int)
+    add_top_k(parser)
+    parser.add_argument("--deadline-ms", type=int, help="after so long the server gives up")
     parser.add_argument(
         "--ensemble",
         default="recommend",
@@ -29,7 +29,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", type=numbers, help="item ids besides which none are answered")
     add_groups(parser)
     add_retrieve(parser, "how many items recommend_and_rank finds")
-    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    add_protocol(parser)
     parser.add_argument(
         "--collector",
         help="where the server sends spans; default: as server.json says, else http://127.0.0.1:4318/v1/traces",

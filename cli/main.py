@@ -48,7 +48,7 @@ VERBS = {
         importing.add_arguments, importing.run,
     ),
     "train": Verb(
-        "train the generator",
+        "train the generator, or with an option a model beside it",
         "artifacts/ml-100k",
         training.add_arguments, training.run,
     ),

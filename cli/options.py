@@ -23,12 +23,15 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
     """An option for each of these settings, as the fields of `genrec.settings.Settings` describe them."""
     for each in chosen_fields():
         if each.name in names:
+            one_of = each.metadata["one_of"]
+            told = [each.metadata["help"], *([] if one_of else [accepted(each)])]
+            told += [f"default: {each.default}"] if each.default != "" else []
             parser.add_argument(
                 f"--{each.name.replace('_', '-')}",
                 type=type(each.default),
                 default=each.default,
-                choices=each.metadata["one_of"] or None,
-                help=f"{each.metadata['help']}; {accepted(each)}; default: {each.default}",
+                choices=one_of or None,
+                help="; ".join(told),
             )
 
 
@@ -164,7 +167,7 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
         "--history", default="", help="item ids, or keys of items.parquet, oldest first, e.g. 50,172,1"
     )
     whose.add_argument("--user", help=f"{user}: his id, or as the source spells him")
-    parser.add_argument("--top-k", type=int, default=10)
+    add_top_k(parser)
     parser.add_argument(
         "--deadline-ms",
         type=at_least(1, MAX_DEADLINE_MS),
@@ -172,12 +175,21 @@ def add_question(parser: argparse.ArgumentParser, user: str) -> None:
     )
 
 
+def add_top_k(parser: argparse.ArgumentParser) -> None:
+    """How many items are answered."""
+    parser.add_argument("--top-k", type=int, default=10, help="how many items; default: %(default)s")
+
+
 def add_server(parser: argparse.ArgumentParser) -> None:
     """Which server is asked, if one is."""
     parser.add_argument("--url", help="host:port of a server; without it the local runtime answers")
-    parser.add_argument(
-        "--protocol", choices=("grpc", "http"), default=PROTOCOL, help="with --url; default: %(default)s"
-    )
+    add_protocol(parser, "with --url; ")
+
+
+def add_protocol(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """How a server is asked."""
+    told = f"{when}default: %(default)s"
+    parser.add_argument("--protocol", choices=("grpc", "http"), default=PROTOCOL, help=told)
 
 
 def add_retrieve(parser: argparse._ActionsContainer, what: str) -> None:

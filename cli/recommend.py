@@ -49,7 +49,10 @@ def wishes_of(a: argparse.Namespace) -> dict[str, Any]:
 def add_decoder(parser: argparse.ArgumentParser) -> None:
     """Which of the two answers."""
     parser.add_argument(
-        "--decoder", choices=("beam", "draft"), default="beam", help="decode passes, or the draft head"
+        "--decoder",
+        choices=("beam", "draft"),
+        default="beam",
+        help="decode passes (beam), or the draft head; default: beam",
     )
 
 

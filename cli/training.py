@@ -37,7 +37,12 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
     add_artifact(train)
     # Ranks draw from products of it, which must fit 64 bits.
     train.add_argument("--seed", type=at_least(0, 2**32 - 1), default=0, help="of what is random; default: 0")
-    train.add_argument("--threads", type=at_least(0, MOST_THREADS), default=0, help="0: all cores")
+    train.add_argument(
+        "--threads",
+        type=at_least(0, MOST_THREADS),
+        default=0,
+        help="of all ranks together; 0: all cores, the default",
+    )
     beside = train.add_mutually_exclusive_group()
     beside.add_argument(
         "--draft", choices=("alone", "joint"), help="a draft head for the generator: alone, or both together"
@@ -63,8 +68,8 @@ def add_arguments(train: argparse.ArgumentParser) -> None:
         " changes settings of one; export, build and serve put each of the last three behind `rank`",
     )
     more = (
-        "train the generator, its ranker or draft head, or an HSTU model, further, on the last file's events (CSV or"
-        " Parquet: user, item, timestamp, of an hstu-ranker rating too)"
+        "train the generator, its ranker or draft head, or an HSTU model, further, on the last file's events (CSV, TSV"
+        " or Parquet: user, item, timestamp, of an hstu-ranker rating too)"
     )
     train.add_argument("--events", type=Path, nargs="+", action="extend", metavar="FILE", help=more)
     train.add_argument(

@@ -61,33 +61,36 @@ class Settings:
     beam_width: int = _chosen(128, "beams kept at every level", 1, MAX_BEAM_WIDTH)
     target: str = _chosen(DEFAULT, "what runs the generator", one_of=runnable())
     threads: int = _chosen(
-        0, "cores of an engine process; 0: all, and one for small batches where more hardly help", 0
+        0, "cores of an engine process; 0: all, but one for small batches that are hardly faster on more", 0
     )
     streams: int = _chosen(
         1, "batches that `generate` runs at once, on shares of the threads", 1, MOST_STREAMS
     )
     batch_tokens: int = _chosen(
         0,
-        "of a batch at most: prompts, and a token of every beam and level; 0: 2048, or what takes 25 ms",
+        "most tokens of a batch: prompts, and one per beam and level; 0: 2048, or what takes 25 ms if that is more",
         0,
     )
-    verify: str = _chosen("every", "at which levels drafts are held against the catalogue", one_of=VERIFY)
+    verify: str = _chosen(
+        "every", "where drafts are checked against the catalogue: at every level, or at the last alone",
+        one_of=VERIFY,
+    )  # fmt: skip
     ranker: str = _chosen(
         "auto",
-        "which answers rankings; auto: of those that are exported the first, in this order; none: there are none",
+        "which ranker answers; auto: the first in this order that is exported; none: nothing is ranked",
         one_of=RANKERS,
     )
     pool_user_mb: int = _chosen(
-        256, "of users' KV that rankings and later requests reuse, in /dev/shm; 0: none is kept", 0
+        256, "MB of users' KV that rankings and later requests reuse, in /dev/shm; 0: none is kept", 0
     )
-    pool_item_mb: int = _chosen(64, "of items' KV that rankings reuse; 0: none is kept", 0)
+    pool_item_mb: int = _chosen(64, "MB of items' KV that rankings reuse, in /dev/shm; 0: none is kept", 0)
     pool_disk: str = _chosen(
-        "", "where users' KV goes that the pool may drop, for those who come again; empty: no KV is written to disk",
+        "", "where users' KV goes that the pool may drop, for users who come back; empty: no KV is written to disk",
         form=FOLDER,
     )  # fmt: skip
-    pool_disk_mb: int = _chosen(1024, "of users' KV in that folder, of all processes of a server", 1)
+    pool_disk_mb: int = _chosen(1024, "MB of users' KV in that folder, of all processes of a server", 1)
     pool_fill: str = _chosen(
-        "idle", "when items' KV is computed before anybody asks: never, or while no ranking runs",
+        "idle", "when items' KV is computed before anybody asks: never (none), or while no ranking runs (idle)",
         one_of=POOL_FILLS,
     )  # fmt: skip
     prefix_choice: str = _chosen(
@@ -97,17 +100,19 @@ class Settings:
         "", "OpenTelemetry collector (OTLP/HTTP) for requests with a traceparent; empty: no traces",
         form=COLLECTOR,
     )  # fmt: skip
-    rank_budget_ms: int = _chosen(50, "when a ranking without a deadline_ms is due", 1)
-    lease_ms: int = _chosen(1000, "how long a prefix computed ahead waits for its ranking", 1)
+    rank_budget_ms: int = _chosen(50, "ms after which a ranking without a deadline_ms is due", 1)
+    lease_ms: int = _chosen(1000, "ms that a prefix computed ahead waits for its ranking", 1)
     pre_infer_risk: int = _chosen(
-        40, "percent of its budget from which a ranking's prefix is computed ahead; 0: always", 0, 100
+        40, "percent of its budget that a ranking must need for its prefix to be computed ahead; 0: always", 0, 100
+    )  # fmt: skip
+    pre_infer_share: int = _chosen(
+        50, "percent of the engine's time that prefixes computed ahead may take", 1, 100
     )
-    pre_infer_share: int = _chosen(50, "percent of the engine's time that prefixes ahead may take", 1, 100)
     nodes: int = _chosen(1, "servers that share items' KV", 1, MOST_NODES)
     node: int = _chosen(0, "which of the nodes this is, from 0", 0)
-    store: str = _chosen("", "of several nodes, their mooncake_master", form=ADDRESS)
-    store_host: str = _chosen("", "of several nodes, this one's own address in the store", form=ADDRESS)
-    store_mb: int = _chosen(256, "memory of this node that the store of several nodes has", 1)
+    store: str = _chosen("", "with several nodes, the address of their mooncake_master", form=ADDRESS)
+    store_host: str = _chosen("", "with several nodes, this one's own address in the store", form=ADDRESS)
+    store_mb: int = _chosen(256, "with several nodes, MB of this one's memory that the store has", 1)
     pool: Path | None = None  # the folder of both in /dev/shm; None: rankings compute everything
     swap: Path | None = None  # where processes agree on a catalogue version; None: the one at the start stays
 
