@@ -93,11 +93,10 @@ def _of_system(error: OSError, folders: Iterable[Path]) -> str:
 
 def _of_safetensors(error: Exception, folders: Iterable[Path]) -> str:
     """The same for a write that failed inside of safetensors, which has a type of its own. Raises any other error."""
-    from safetensors import SafetensorError
-
+    library = sys.modules.get("safetensors")  # what has not imported it has no error of it, and may lack it
     said = str(error)
     number = said.partition("(os error ")[2].partition(")")[0]
-    if not isinstance(error, SafetensorError) or not number.isdecimal():
+    if library is None or not isinstance(error, library.SafetensorError) or not number.isdecimal():
         raise error
     name = said.rpartition(" at path ")[2].strip('"') if " at path " in said else None
     return _of_system(OSError(int(number), os.strerror(int(number)), name), folders)

@@ -78,6 +78,16 @@ def test_the_command_names_the_extra_that_is_missing(wheel):
     assert run(wheel, door.format(["--help"])).returncode == 0
 
 
+def test_what_is_missing_is_told_and_no_library_that_errors_are_looked_up_in(wheel):
+    """An error that nobody foresaw was told as safetensors not being installed, and so was any other library."""
+    rooms = "sys.path.insert(0, 'genrec/rooms'); from cli.run import run; run('genrec', lambda: {})"
+    unforeseen = run(wheel, rooms.format("1 / 0")).stderr
+    assert unforeseen.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    door = "import genrec.__main__ as door; sys.argv = ['genrec', *{}]; sys.exit(door.main())"
+    of_bench = run(wheel, door.format(["bench", "peers"])).stderr
+    assert "is not installed" in of_bench and "safetensors" not in of_bench
+
+
 @pytest.mark.parametrize(
     ("library", "verb", "extra"),
     [
