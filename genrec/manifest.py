@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -200,9 +201,10 @@ def making(artifact: Path, stage: str) -> Iterator[None]:
     completed first.
     """
     folder = artifact.stat()
+    name = hashlib.sha256(os.fsencode(stage)).hexdigest()[:32]  # a socket's may have 107 bytes
     with socket.socket(socket.AF_UNIX) as claim:
         try:
-            claim.bind(f"\0genrec-making-{folder.st_dev}-{folder.st_ino}-{stage}")
+            claim.bind(f"\0genrec-making-{folder.st_dev}-{folder.st_ino}-{name}")
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise

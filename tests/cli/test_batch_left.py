@@ -49,3 +49,10 @@ def test_a_run_that_fails_at_once_leaves_what_another_was_answered(
     with batch_files.writing(out, keys, "of hours") as lists:
         assert lists.blocks == 2
     assert pyarrow.csv.read_csv(out)["item_id"].to_pylist() == [7, 7] and list(tmp_path.iterdir()) == [out]
+
+
+def test_lists_may_have_a_name_as_long_as_a_file_may_have_one(shop: Path, tmp_path: Path) -> None:
+    """A lock has a name of its own, which may be 107 bytes long."""
+    out = tmp_path / f"{'l' * 240}.csv"
+    assert main(["batch", str(shop), "--out", str(out), "--beam-width", "32"]) == 0
+    assert list(tmp_path.iterdir()) == [out]
