@@ -12,6 +12,7 @@ from typing import Any
 
 from cli.options import add_artifact, add_server, add_settings, at_least, check_where, tell_outdated
 from cli.recommend import LOCAL, add_wishes, wishes_of
+from genrec.errors import GenrecError
 from genrec.words import counted
 
 ENSEMBLES = ("recommend", "recommend_draft", "recommend_and_rank")
@@ -58,6 +59,8 @@ def run(a: argparse.Namespace) -> None:
             print(f"{a.out}: goes on behind {counted(before, 'user')} of a run that ended", file=sys.stderr)
         for block in blocks_of(a.artifact, lists.blocks):
             answers = answers_to(block.known, bar)
+            if name:
+                _check_same(a, name)
             lists.write(block, answers)
             by.update(each.by for each in answers)
             versions |= {each.catalogue_version for each in answers}
@@ -69,10 +72,25 @@ def run(a: argparse.Namespace) -> None:
     print(f"{a.out}: {', '.join(notes)}", file=sys.stderr)
 
 
-def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int, server: str = "") -> str:
-    """What answers follow from: those of a run that ended are taken over where all of it is the same.
+def _check_same(a: argparse.Namespace, name: str) -> None:
+    """Raises GenrecError where the server is none that serves what that of this `name` did: a rollout may have been, or
+    another start at its address. One that is away answered before it was.
+    """
+    from cli.show import name_of_server
 
-    The `server` has a name; what ends it says what it serves, wherever it is.
+    now = name_of_server(a.url, a.protocol)
+    if now and _served(now) != _served(name):
+        raise GenrecError(f"{a.url}: serves another artifact since; the lists are to be of one")
+
+
+def _served(name: str) -> list[str]:
+    """What the end of a server's name says that it serves, wherever it is."""
+    return name.split("-")[-2:]
+
+
+def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int, server: str = "") -> str:
+    """What answers follow from: those of a run that ended are taken over where all of it is the same. The `server` has
+    a name.
     """
     from cli.batch_files import BLOCK_USERS
     from clients.rank_wire import RECOMMEND_AND_RANK
@@ -85,7 +103,7 @@ def _key(a: argparse.Namespace, wishes: dict[str, Any], users: int, server: str 
     facts = {
         "artifact": digest_file(a.artifact / NAME), "catalogue": read_current(a.artifact).version, "users": users,
         "ensemble": a.ensemble, "top_k": a.top_k, "wishes": wishes, "beam_width": None if a.url else a.beam_width,
-        "block": BLOCK_USERS, "server": server.split("-")[-2:] if server else a.url,
+        "block": BLOCK_USERS, "server": _served(server) if server else a.url,
         "deltas": [digest_file(each) for each in deltas],
     }  # fmt: skip
     return json.dumps(facts)

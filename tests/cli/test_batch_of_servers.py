@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from cli.main import main, parser
 from clients.client import Client
 from clients.errors import Unreachable
 from clients.wire import Recommendation
+from deploy.ports import choose_ports
+from tests.serving.servers import brief_server
+from tests.tiny import other_generator
 
 Answers = Callable[[Sequence[Any], Any], list[Recommendation]]
 
@@ -63,6 +67,37 @@ def test_lists_of_two_servers_are_not_put_into_one_file(
     assert asked(name, 8, 4, 2) == 0
     assert ("goes on behind 2 users" in capsys.readouterr().err) == goes_on
     assert pyarrow.csv.read_csv(out)["item_id"].to_pylist() == ([7, 7, 8, 8] if goes_on else [8, 8, 8, 8])
+
+
+@pytest.mark.serving
+def test_a_server_that_comes_back_with_another_model_is_asked_for_no_more(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a rollout: the first of four users was answered by the model of before."""
+    monkeypatch.setattr(batch_files, "BLOCK_USERS", 1)
+    other = other_generator(Path(shutil.copytree(shop, tmp_path / "other")), seed=1)
+    out, ports, blocks_of = tmp_path / "lists.csv", choose_ports(), batch_files.blocks_of
+    asked = ["batch", str(shop), "--out", str(out), "--url", ports.grpc_url]
+    with ExitStack() as serving:
+
+        def serve(artifact: Path) -> None:
+            serving.close()
+            options = {"beam_width": 32, "ensembles": ("recommend",), "grpc_port": ports.grpc}
+            serving.enter_context(brief_server(artifact, **options))
+
+        def blocks(artifact: Path, behind: int = 0) -> Iterator[batch_files.Block]:
+            for block in blocks_of(artifact, behind):
+                yield block
+                serve(other)
+
+        serve(shop)
+        with monkeypatch.context() as patch:
+            patch.setattr(batch_files, "blocks_of", blocks)
+            assert main(asked) == 2
+        assert "serves another artifact since" in capsys.readouterr().err and not out.exists()
+        serve(shop)
+        assert main(asked) == 0
+        assert "goes on behind 1 user" in capsys.readouterr().err and out.exists()
 
 
 def test_a_server_without_a_name_is_known_by_its_address(shop: Path) -> None:
