@@ -16,7 +16,7 @@ import numpy as np
 
 from cli.batch_files import Known
 from cli.rank import reads
-from clients.errors import Overloaded, TimedOut, Unreachable
+from clients.errors import Overloaded, ServerError, TimedOut, Unreachable
 from clients.rank_wire import RECOMMEND_AND_RANK, event_tensors, parse_ranking
 from clients.ranker import Ranker
 from clients.recommender import Recommender
@@ -36,6 +36,7 @@ TOGETHER = 64  # requests of a batch in this process
 IN_FLIGHT = 64  # requests that a server has at a time: full batches, and far from the 1,024 that may wait
 PATIENCE_S = 60.0  # how long a server may be away or shed load: longer than it takes to start again
 PAUSE_S = 0.5
+DEAD = "is not healthy"  # so Triton says of a model's process that has ended, in whose place another comes
 
 
 @contextmanager
@@ -113,13 +114,14 @@ def _of(known: Known, told: Sequence[str]) -> Known:
 def patiently(
     ask: Callable[[], Answered], patience_s: float = PATIENCE_S, over: Event | None = None
 ) -> Answered:
-    """What `ask` answers, asked again while the server is away or sheds load. Raises its error after `patience_s`, and
-    once all is `over`.
+    """What `ask` answers, asked again while the server, or a model of it, is away or sheds load. Raises its error after
+    `patience_s`, and once all is `over`.
     """
     until, over = time.monotonic() + patience_s, over or Event()
     while True:
         try:
             return ask()
-        except (Overloaded, TimedOut, Unreachable):
-            if time.monotonic() > until or over.wait(PAUSE_S):
+        except (Overloaded, TimedOut, Unreachable, ServerError) as error:
+            lasts = isinstance(error, ServerError) and DEAD not in str(error)
+            if lasts or time.monotonic() > until or over.wait(PAUSE_S):
                 raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +23,7 @@ from clients.client import Client
 from clients.errors import Unreachable
 from clients.wire import Recommendation
 from deploy.ports import choose_ports
+from tests.serving.processes import stub_of
 from tests.serving.servers import brief_server
 from tests.tiny import other_generator
 
@@ -98,6 +101,26 @@ def test_a_server_that_comes_back_with_another_model_is_asked_for_no_more(
         serve(shop)
         assert main(asked) == 0
         assert "goes on behind 1 user" in capsys.readouterr().err and out.exists()
+
+
+@pytest.mark.serving
+def test_a_model_that_is_loaded_again_is_waited_for(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process dies before the second of four users is asked for."""
+    monkeypatch.setattr(batch_files, "BLOCK_USERS", 1)
+    out, blocks_of = tmp_path / "lists.csv", batch_files.blocks_of
+    with brief_server(shop, beam_width=32, ensembles=("recommend",)) as server:
+
+        def blocks(artifact: Path, behind: int = 0) -> Iterator[batch_files.Block]:
+            first, *others = blocks_of(artifact, behind)
+            yield first
+            os.kill(stub_of(server.pid, "validity_lookup"), signal.SIGKILL)
+            yield from others
+
+        monkeypatch.setattr(batch_files, "blocks_of", blocks)
+        assert main(["batch", str(shop), "--out", str(out), "--url", server.grpc_url]) == 0
+        assert server.restarts == 1
 
 
 def test_a_server_without_a_name_is_known_by_its_address(shop: Path) -> None:
