@@ -7,7 +7,19 @@ hazard H4 asks for. Tensors as in docs/contracts.md.
 from __future__ import annotations
 
 from ensembles.description import Ensemble, Model, Step, Tensor, WarmUp, optional
-from ensembles.recommend import DEADLINE_MS, HISTORY, ITEM_IDS, OWNER, SCORES, TICKET, TOKENS, TOP_K, USER_ID
+from ensembles.recommend import (
+    DEADLINE_MS,
+    HISTORY,
+    ITEM_IDS,
+    NO_PROMPT,
+    OWNER,
+    SCORES,
+    TICKET,
+    TOKENS,
+    TOP_1,
+    TOP_K,
+    USER_ID,
+)
 from genrec.report import RankReport
 
 CANDIDATES = Tensor("candidates", "INT64", (-1,), optional=True)
@@ -35,14 +47,12 @@ DELTA = Tensor("delta", "INT64", (1,))
 REPORT = Tensor("report", "INT64", (len(RankReport._fields),))
 ANSWER = (ITEM_IDS, SCORES, REPORT)
 
-NO_PROMPT = {"ticket": (1, 0, 0, 0, 0, 0)}
-
 ENCODE_CANDIDATES = Model(
     "encode_candidates",
     inputs=(*REQUEST, *FIRST),
     outputs=(TOKENS, TICKET, OWNER, CANDIDATE_TOKENS, CODES, ITEM_IDS, PRIOR, LEFT_OUT),
     # As behind a retrieval that found nothing the catalogue has: 0 is no item.
-    warmups=(WarmUp("nothing_found", {"history": (1,), "candidates": (1,)}, {**NO_PROMPT, "top_k": (1,)}),),
+    warmups=(WarmUp("nothing_found", {"history": (1,), "candidates": (1,)}, {**NO_PROMPT, **TOP_1}),),
 )
 PREFIX_CHOICE = Model(
     "prefix_choice",
