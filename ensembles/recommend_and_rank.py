@@ -6,9 +6,20 @@ the ranker's KV is the generator's, `generate` leaves the prompt's in the pool, 
 
 from __future__ import annotations
 
-from ensembles import rank, recommend
-from ensembles.description import Ensemble, Step
-from ensembles.recommend import DEADLINE_MS, EXCLUSIONS, HISTORY, RANK_TOP_K, RETRIEVE, TOP_K, USER_ID
+from dataclasses import replace
+
+from ensembles import rank
+from ensembles.description import Ensemble
+from ensembles.recommend import (
+    DEADLINE_MS,
+    EXCLUSIONS,
+    HISTORY,
+    RANK_TOP_K,
+    RETRIEVE,
+    TOP_K,
+    USER_ID,
+    recommend,
+)
 
 REQUEST = (HISTORY, RETRIEVE, TOP_K, USER_ID, DEADLINE_MS, *EXCLUSIONS, *rank.EVENTS)
 # Of `encode_history`, which would find `top_k` items
@@ -20,8 +31,8 @@ RETRIEVAL = {
 
 def recommend_and_rank() -> Ensemble:
     """The ensemble; L does not show in it."""
-    ticket, excluded = {"ticket": "ticket"}, {"excluded": "excluded"}
-    beams = {name: f"last_{name}" for name in ("paths", "scores")}
+    plain = recommend()
+    first, *middle, last = plain.steps
     found = {name: f"found_{name}" for name in ("item_ids", "scores")}
     candidates = {
         "history": "history", "top_k": "top_k", "user_id": "user_id", "ticket": "ticket", "owner": "owner",
@@ -29,10 +40,9 @@ def recommend_and_rank() -> Ensemble:
         **{tensor.name: tensor.name for tensor in rank.EVENTS},
     }  # fmt: skip
     steps = (
-        Step("encode_history", RETRIEVAL, {"tokens": "tokens", "owner": "owner", **ticket, **excluded}),
-        Step("generate", {"tokens": "tokens", "owner": "owner", **ticket, **excluded}, beams),
-        Step("validity_lookup", {**beams, **ticket, **excluded}, found),
+        replace(first, inputs=RETRIEVAL),
+        *middle,
+        replace(last, outputs=found),
         *rank.rank_steps(candidates, before="rank_"),
     )
-    models = (recommend.ENCODE_HISTORY, recommend.GENERATE, recommend.VALIDITY_LOOKUP, *rank.MODELS)
-    return Ensemble("recommend_and_rank", REQUEST, rank.ANSWER, models, steps)
+    return Ensemble("recommend_and_rank", REQUEST, rank.ANSWER, (*plain.models, *rank.MODELS), steps)
