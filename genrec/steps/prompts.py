@@ -1,39 +1,20 @@
-"""What both ways of reading a prompt share: checks, and batches of prompts padded to one length."""
+"""What all steps that read prompts share: checks, the lengths that prompts are padded to, and warm-ups."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from genrec.errors import ArenaFull, GenrecError, InputError
+from genrec.errors import ArenaFull, InputError
 from genrec.models.config import ModelConfig
 from genrec.settings import SPAN
-from genrec.steps import Answer, Tensors, check_tensor
+from genrec.steps import Tensors, check_tensor
 from genrec.steps.ticket import Ticket, read_ticket
 
-MAX_ROWS = 8  # of one engine call: a region needs adjacent slots, and larger batches gain nothing on a CPU
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class PaddedPrompts:
-    """Prompts of one engine call: tokens int64[B, S] padded on the right, lengths int64[B] >= 1."""
-
-    tokens: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-
-    def halves(self) -> tuple[PaddedPrompts, PaddedPrompts]:
-        """The same prompts as two batches."""
-        middle = len(self.lengths) // 2
-        return PaddedPrompts(self.tokens[:middle], self.lengths[:middle]), PaddedPrompts(
-            self.tokens[middle:], self.lengths[middle:]
-        )
 
 
 def spans(config: ModelConfig) -> list[int]:
@@ -52,37 +33,6 @@ def warm_up(graphs: Iterable[T], run: Callable[[T], None]) -> None:
             run(graph)
         except ArenaFull:
             return
-
-
-def read_prompts(
-    requests: list[Tensors],
-    config: ModelConfig,
-    step: str,
-    without_prompt: Tensors,
-    run: Callable[[PaddedPrompts], list[Answer]],
-) -> list[Answer]:
-    """Answer every request: `run` gives one answer per row of a batch, an empty history gets `without_prompt`."""
-    answers: list[Answer] = [without_prompt for _ in requests]
-    by_length: dict[int, list[tuple[int, NDArray[np.int32], Ticket]]] = defaultdict(list)
-    for place, request in enumerate(requests):
-        try:
-            tokens, ticket = read_prompt(request, config)
-            ticket.check_deadline(step)
-            if ticket.prompt_length:
-                by_length[len(tokens)].append((place, tokens, ticket))
-        except GenrecError as error:
-            answers[place] = error
-    for prompts in by_length.values():
-        for start in range(0, len(prompts), MAX_ROWS):
-            part = prompts[start : start + MAX_ROWS]
-            lengths = np.array([ticket.prompt_length for _, _, ticket in part], np.int64)
-            try:
-                rows = run(PaddedPrompts(np.stack([t for _, t, _ in part]).astype(np.int64), lengths))
-            except GenrecError as error:
-                rows = [error] * len(part)
-            for (place, _, _), answer in zip(part, rows, strict=True):
-                answers[place] = answer
-    return answers
 
 
 def read_prompt(

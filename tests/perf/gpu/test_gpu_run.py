@@ -14,7 +14,7 @@ from genrec.catalogue.validity import ValidityIndex
 from genrec.engine.cuda.host import _mapping_of
 from genrec.nn.xattention import xattention
 from genrec.schedule.scheduler import Scheduler
-from genrec.steps.prompts import MAX_ROWS
+from genrec.steps.prefill import MAX_ROWS
 from genrec.steps.prompts_later import BATCH_TOKENS
 from perf.gpu import attention, parts, requests, run, through_triton
 from perf.gpu.pool_memory import pool_memory
