@@ -35,7 +35,7 @@ class OpenVinoPasses(Stream):
 
     def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
         """See `Passes.prefill`."""
-        for rows in _rows(tokens):
+        for rows in rows_of_calls(tokens):
             self._infer(
                 "prefill", [tokens[rows], lengths[rows]], [logits[rows], *(each[rows] for each in kv)]
             )
@@ -82,14 +82,14 @@ class OpenVinoPasses(Stream):
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """See `Passes.draft_states`."""
         found = []
-        for rows in _rows(tokens):
+        for rows in rows_of_calls(tokens):
             request = self._infer("prefill_draft", [tokens[rows], lengths[rows]], [])
             found.append(request.get_output_tensor(0).data.copy())
         states: NDArray[np.float32] = np.concatenate(found)
         return states
 
 
-def _rows(tokens: Array) -> list[slice]:
+def rows_of_calls(tokens: Array) -> list[slice]:
     """Rows of [B, S] for one prefill call each."""
     count = max(MOST_TOKENS // tokens.shape[1], 1)
     return [slice(first, first + count) for first in range(0, len(tokens), count)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genrec.engine.interface import Array, HstuPasses, RankPasses, Split, UserName
-from genrec.engine.openvino import MOST_TOKENS
+from genrec.engine.openvino import rows_of_calls
 from genrec.engine.openvino_graphs import RANK_TOGETHER, RANKINGS, OpenVinoGraphs, Stream
 from genrec.models.config import ModelConfig
 from genrec.rank.hstu import HstuConfig
@@ -38,9 +38,7 @@ class OpenVinoRanker(Stream):
 
     def entries(self, tokens: Array, kv: Sequence[Array]) -> None:
         """See `RankPasses.entries`."""
-        most = max(MOST_TOKENS // tokens.shape[1], 1)
-        for first in range(0, len(tokens), most):
-            rows = slice(first, first + most)
+        for rows in rows_of_calls(tokens):
             self._infer("rank_prefill", [tokens[rows]], [each[rows] for each in kv])
 
     def extend(self, tokens: Array, past: int, kv: Sequence[Array], new: Sequence[Array]) -> None:
