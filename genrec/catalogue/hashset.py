@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from genrec.catalogue.validity import frozen
 from genrec.cores import usable_cores
 from genrec.errors import InputError
 from genrec.tensor_file import mapped_tensors, read_metadata, readable, write_tensors
@@ -47,10 +48,8 @@ class SemanticIdSet:
             raise InputError(
                 "hash set", f"is of {self.keys.dtype} and {self.leaves.dtype}", "int64 and int32"
             )
-        for name in ("keys", "leaves"):  # read-only views: one type for the compiler, mapped or not
-            view = np.ascontiguousarray(getattr(self, name)).view()
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
+        for name in ("keys", "leaves"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
 
     @classmethod
     def build(cls, keys: npt.ArrayLike, threads: int = 0) -> SemanticIdSet:
@@ -127,9 +126,7 @@ def _int64(keys: npt.ArrayLike) -> npt.NDArray[np.int64]:
     given = np.asarray(keys)
     if given.size and not np.can_cast(given.dtype, np.int64):  # uint64 would wrap onto other keys
         raise InputError("semantic_ids", f"is of type {given.dtype}", "int64")
-    view = np.ascontiguousarray(given, np.int64).reshape(given.shape).view()
-    view.flags.writeable = False
-    return view
+    return frozen(given, np.int64).reshape(given.shape)
 
 
 @njit(cache=True, nogil=True)

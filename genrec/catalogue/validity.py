@@ -176,9 +176,9 @@ class ValidityIndex:
             return cls(sizes, codes, [tensors[f"first_child_{n}"] for n in numbers], tensors["rows"])
 
 
-def frozen(array: Array) -> Array:
-    """A contiguous read-only array: one type for the compiler, whether built, loaded or mapped."""
-    view = np.ascontiguousarray(array).view()
+def frozen(array: Array, kind: type[np.generic] | None = None) -> Array:
+    """A contiguous read-only array, of a `kind`: one type for the compiler, whether built, loaded or mapped."""
+    view = np.ascontiguousarray(array, kind).view()
     view.flags.writeable = False
     return view
 

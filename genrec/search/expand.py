@@ -94,11 +94,11 @@ def expand(
     size = index.codebook_sizes[level - 1]
     work.fit(len(parent), total)
     blocked = constraint.blocked
-    hidden = _NOTHING if blocked is None else _as(blocked.at(level), np.int32)
+    hidden = _NOTHING if blocked is None else frozen(blocked.at(level), np.int32)
     alone = None if blocked is None else blocked.open_at(level)
-    given = _NOTHING if alone is None else _as(alone, np.int32)
+    given = _NOTHING if alone is None else frozen(alone, np.int32)
     found = gather(
-        _view(logits), _as(rows, np.int64), nodes, pointers, codes, hidden, given, alone is not None,
+        frozen(logits), frozen(rows, np.int64), nodes, pointers, codes, hidden, given, alone is not None,
         work.starts, work.families, work.best, work.child, work.logit, work.weight,
     )  # fmt: skip
     if found == NO_ROW:
@@ -137,8 +137,8 @@ def _checked(
         have = f"is {logits.dtype}{list(logits.shape)}"
         raise InputError("logits", have, f"float32[{len(rows)}, {size}]")
     parent, pointers = _ROOT if beams is None else beams, index.children_into(level)
-    nodes, scores = _as(parent.nodes, np.int32), _as(parent.scores, np.float32)
-    paths = _as(parent.paths, np.int64)
+    nodes, scores = frozen(parent.nodes, np.int32), frozen(parent.scores, np.float32)
+    paths = frozen(parent.paths, np.int64)
     total = family_sizes(nodes, scores, pointers) if len(nodes) == len(scores) == len(paths) else -1
     if total < 0:
         problem = f"are not ascending nodes of level {level - 1}, each with a path and a finite or -inf score"
@@ -149,14 +149,3 @@ def _checked(
 def ranked(beams: Beams) -> npt.NDArray[np.int64]:
     """The order of an answer: score descending, then path ascending -> int64[W] indices into beams."""
     return np.lexsort((beams.paths, -beams.scores))
-
-
-def _view(array: Array) -> Array:
-    """Read-only whatever the caller's is (a mapped arena, a Triton tensor): one type, one compilation."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _as(array: Array, kind: type[np.generic]) -> Array:
-    return _view(np.ascontiguousarray(array, kind))
