@@ -25,11 +25,12 @@ from ensembles.recommend_draft import recommend_draft
 from ensembles.recommend_staged import recommend_staged
 from genrec import leftovers, steps
 from genrec.artifact import load_config
-from genrec.draft.load import check_decoder
+from genrec.draft.options import FILE_NAME as DRAFT_HEAD
+from genrec.draft.options import has_draft
 from genrec.engine.exported import check_engines
 from genrec.engine.load import load_layout
 from genrec.engine.load_ranker import create_pool
-from genrec.errors import GenrecError, InputError
+from genrec.errors import ArtifactError, GenrecError, InputError
 from genrec.kv.arena import Arena
 from genrec.manifest import verify as verify_files
 from genrec.progress import ticking
@@ -125,7 +126,7 @@ class LocalRecommender:
         if decoder in RANKINGS:
             check_ranker(artifact, pool.get("ranker", "auto"))
         else:
-            check_decoder(artifact, decoder)
+            _check_decoder(artifact, decoder)
         config = load_config(artifact, target)
         leftovers.remove_of_the_dead()
         self._folder = tempfile.TemporaryDirectory(prefix=leftovers.own_prefix(), dir=leftovers.SHM)
@@ -206,6 +207,15 @@ class LocalRecommender:
         for runtime in filter(None, (self.ahead, self.runtime)):
             runtime.close()
         self._folder.cleanup()
+
+
+def _check_decoder(artifact: Path, decoder: str) -> None:
+    """Raises InputError; ArtifactError when the artifact has no draft head."""
+    if decoder not in ENSEMBLES:
+        raise InputError("decoder", f"is {decoder!r}", ", ".join(ENSEMBLES))
+    if decoder == "draft" and not has_draft(artifact):
+        problem = "is missing; `genrec train --draft alone` and `genrec export` make it"
+        raise ArtifactError(artifact / "onnx" / DRAFT_HEAD, problem)
 
 
 def request(history: Sequence[int], top_k: int, exclude_history: bool = False) -> Tensors:

@@ -19,7 +19,7 @@ from deploy.ports import is_free
 from deploy.probe import server_id
 from deploy.signals import until_interrupted
 from genrec.catalogue.versions import catalogue_id
-from genrec.draft.load import has_draft
+from genrec.draft.options import has_draft
 from genrec.errors import InputError
 
 NAME_S = 2.0  # that a server may take to say its name

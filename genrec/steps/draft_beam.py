@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from genrec import metrics
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_indices
-from genrec.draft.load import load_drafter
+from genrec.draft.head import Drafter
+from genrec.draft.options import FILE_NAME
 from genrec.draft.search import draft
 from genrec.errors import InputError
 from genrec.search.expand import learn_selection
@@ -31,7 +32,7 @@ class DraftBeam(EachAlone):
 
     def __init__(self, settings: Settings) -> None:
         self._config = load_config(settings.artifact, settings.target)
-        self._drafter = load_drafter(settings.artifact, self._config)
+        self._drafter = Drafter.load(settings.artifact / "onnx" / FILE_NAME, self._config)
         self._width, self._mode = settings.beam_width, settings.verify
         self._shape = (1 + self._drafter.placeholders, self._config.hidden_size)
         self._indices = Versioned(settings, "draft_beam", partial(load_indices, config=self._config))
