@@ -98,7 +98,7 @@ class HstuRanker(nn.Module):
         self.layers = nn.ModuleList(HstuLayer(config) for _ in range(config.layers))
         self.norm = GroupLayerNorm(size)
         self.drop = nn.Dropout(config.dropout)
-        self.head = _head(config, config.outputs)
+        self.head = _head(config)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """[T, d]: the sum of what a token has."""
@@ -122,9 +122,9 @@ class HstuRanker(nn.Module):
         return self.head(self.norm(x[asked], tokens.group[asked]))
 
 
-def _head(config: HstuConfig, tasks: int) -> nn.Module:
+def _head(config: HstuConfig) -> nn.Module:
     """[n, d] to logits [n, tasks]."""
-    size = config.hidden_size
+    size, tasks = config.hidden_size, config.outputs
     if config.experts:
         return Experts(size, config.experts, tasks)
     return nn.Sequential(nn.Linear(size, size), nn.SiLU(), nn.Linear(size, tasks))
