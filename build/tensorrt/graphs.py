@@ -13,11 +13,11 @@ from build.tensorrt.rank_onnx import NODE, score_candidates
 from build.tensorrt.ranker import RANK, plan_ranker
 from build.tensorrt.served_onnx import served
 from build.tensorrt.typed_onnx import typed
+from export.names import DRAFT, RANK_ORDERS, RANK_PREFILL
 from genrec.models.config import ModelConfig
 from genrec.rank.head import FILE_NAME, TABLE
 from genrec.rank.options import RankerConfig
 
-DRAFT = "prefill_draft"
 BY_PLUGIN: Collection[str] = ("XAttention", NODE)  # nodes of which each must become a plugin layer
 
 
@@ -32,7 +32,9 @@ def plan_graph(artifact: Path, name: str, kind: str, config: ModelConfig) -> Mod
     folder = artifact / "onnx"
     if name != RANK:
         return served(typed(load(folder / f"{name}.onnx"), kind), name, config)
-    items, split = (typed(load(folder / f"{each}.onnx"), kind) for each in ("rank_prefill", "rank_split"))
+    items, split = (
+        typed(load(folder / f"{each}.onnx"), kind) for each in (RANK_PREFILL, RANK_ORDERS["split"])
+    )
     options = RankerConfig.of(artifact, "tensorrt")
     return score_candidates(items, split, load_file(folder / FILE_NAME)[TABLE], config, options)
 

@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from build.functions import copied
 from build.tensorrt.prologue import Prologue
 from build.tensorrt.typed_onnx import rename
+from export.names import DRAFT
 from genrec.models.config import ModelConfig
 
 
@@ -37,7 +38,7 @@ def served(model: ModelProto, name: str, config: ModelConfig) -> ModelProto:
         ticket = prologue.ticket(risen := "served_long_enough")
         span = prologue.node("Shape", ["prompt"], "served_span", start=1, end=2)
         prologue.node("Min", [risen, span], "prompt_length")
-        states = _flatten_states(out.graph) if name == "prefill_draft" else 1
+        states = _flatten_states(out.graph) if name == DRAFT else 1
         _prompt_inputs(prologue, config, ticket, placeholders=states - 1)
     onnx.checker.check_model(out, full_check=False)
     return out
