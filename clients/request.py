@@ -39,7 +39,7 @@ def request_tensors(
     tensors: dict[str, NDArray[Any]] = {
         **user_tensors(history, user_id),
         "top_k": integer("top_k", top_k, np.int32),
-        "exclude_history": np.array([[_flag("exclude_history", exclude_history)]]),
+        "exclude_history": np.array([[_flag(exclude_history)]]),
     }
     if deadline_ms is not None:
         tensors["deadline_ms"] = integer("deadline_ms", deadline_ms, np.int32)
@@ -124,10 +124,10 @@ def by_name(error: GenrecError, *asked: GroupNames | None) -> GenrecError:
     return error
 
 
-def _flag(field: str, value: bool) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise InputError(field, f"is {value!r}", "True or False")
-    return bool(value)
+def _flag(exclude_history: bool) -> bool:
+    if not isinstance(exclude_history, bool | np.bool_):
+        raise InputError("exclude_history", f"is {exclude_history!r}", "True or False")
+    return bool(exclude_history)
 
 
 def _range(dtype: type[np.signedinteger[Any]]) -> str:
