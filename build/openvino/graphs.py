@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,14 +39,12 @@ SHARED = 1 << 16  # bytes of a constant that is worth finding twice
 
 
 def build_openvino(onnx_folder: Path, out: Path, kv_type: str, longest: int, operation: bool) -> None:
-    """Convert every graph of `onnx_folder` into `out`, for prompts of up to `longest` tokens.
+    """Convert every graph of `onnx_folder` into `out`, a new folder, for prompts of up to `longest` tokens.
 
     `kv_type` is `f32` or `bf16` (KV tensors and arithmetic). Attention, products and rotations are one `operation` each
     (build/openvino/operations.py) or OpenVINO's own nodes; `engine.json` says which runs as what.
     Raises ArtifactError where operations cannot be compiled, or a graph is not what its model implies.
     """
-    if out.exists():
-        shutil.rmtree(out)
     out.mkdir(parents=True)
     # Of OpenVINO's own nodes a pass that few requests can use is not worth another copy of the weights
     graphs = sorted(each for each in onnx_folder.glob("*.onnx") if operation or each.stem != DECODE_ALL)
