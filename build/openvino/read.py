@@ -88,15 +88,13 @@ class Reader:
         return list(self._operations.create(name, tensors, *others, **how).outputs())
 
 
-def read_inlined(model: ModelProto, attend: InBlocks | None = None) -> ov.Model:
-    """A graph in OpenVINO's own nodes. Its causal attention is what `attend` makes, if given."""
-    core = ov.Core()
-    if attend is None:
-        return _read(inlined(model), core)
+def read_inlined(model: ModelProto, attend: InBlocks) -> ov.Model:
+    """A graph in OpenVINO's own nodes. Its causal attention is what `attend` makes."""
 
     def causal(node) -> list[ov.Output]:  # type: ignore[no-untyped-def]
         return list(attend(*(node.get_input(n) for n in range(3))).outputs())
 
+    core = ov.Core()
     core.add_extension(ConversionExtension("CausalAttention", DOMAIN, causal))
     return _read(inlined(model, ["CausalAttention"]), core)
 

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, inliner
 from openvino.preprocess import PrePostProcessor
 
+from build.openvino.causal import InBlocks
 from build.openvino.read import read_inlined
 from build.tensorrt.profiles import axes, profile
 from build.tensorrt.ranker import RANK
@@ -66,7 +67,7 @@ def run(model, inputs):
 
 def run_bf16(model, inputs):
     """The same through OpenVINO: ONNX Runtime computes no bf16 on CPUs. Tensors from and to us are float32."""
-    graph = read_inlined(model)
+    graph = read_inlined(model, InBlocks(1))
     process = PrePostProcessor(graph)
     for ports, side in ((graph.inputs, process.input), (graph.outputs, process.output)):
         for port in ports:
