@@ -54,7 +54,8 @@ class HostExecutor:
         self._width, self._kv_type = width, KV_TYPES[kv_type]
         self._scratch, self._needed = Scratch(), NeededBeams()
         self.resumes = isinstance(passes, ResumePasses) and passes.resumes
-        self._decodes_all = isinstance(passes, KnownPasses) and passes.decodes_all
+        # Of two codes one pass scores all that a pass can
+        self._decodes_all = config.levels > 2 and isinstance(passes, KnownPasses) and passes.decodes_all
 
     def answers(
         self, tokens: Array, lengths: Array, constraints: list[Constraint], every_beam: bool = False,
