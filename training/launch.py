@@ -85,6 +85,7 @@ def _in_torchrun(rank: int, ranks: int, work: Callable[..., Any], arguments: Any
     started, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if ranks not in (1, started):
         raise InputError("ranks", f"is {ranks}, in one of the {started} that torchrun started", f"{started}")
+    end_with_parent()  # torchrun that is killed leaves them, and another start is told that somebody is at it
     torch.set_num_threads(max((threads or usable_cores()) // here, 1))
     if rank:
         hide()

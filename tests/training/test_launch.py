@@ -145,7 +145,8 @@ import os, sys, time
 from pathlib import Path
 from training.launch import on_ranks
 from tests.training.test_launch import endless
-on_ranks(2, endless, Path(sys.argv[1]))
+if __name__ == "__main__":  # and not in the processes that this starts
+    on_ranks(2, endless, Path(sys.argv[1]))
 """
 
 
@@ -155,12 +156,25 @@ def endless(world: World, folder: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGTERM])
-def test_ranks_end_with_the_command_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
-    """However it ends: its child is a process that forks them, of which they are children."""
-    command = subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], cwd=ROOT)
-    until(lambda: len(list(tmp_path.iterdir())) == 2)
+@pytest.mark.parametrize(
+    ("starts", "how"),
+    [
+        pytest.param([], signal.SIGKILL, marks=pytest.mark.long),
+        ([], signal.SIGTERM),
+        (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"], signal.SIGKILL),
+    ],
+)
+def test_ranks_end_with_the_command_that_started_them(
+    tmp_path: Path, starts: list[str], how: signal.Signals
+) -> None:
+    """However it ends: its child is a process that forks them, of which they are children; or they are its own."""
+    work, folder = tmp_path / "work.py", tmp_path / "ranks"
+    folder.mkdir()
+    work.write_text(ENDLESS)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = subprocess.Popen([sys.executable, *starts, str(work), str(folder)], env=environment)
+    until(lambda: len(list(folder.iterdir())) == 2)
     command.send_signal(how)
     command.wait()
-    ranks = [int(path.name) for path in tmp_path.iterdir()]
+    ranks = [int(path.name) for path in folder.iterdir()]
     until(lambda: not any(psutil.pid_exists(rank) for rank in ranks))
