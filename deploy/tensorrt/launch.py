@@ -26,7 +26,7 @@ from ensembles.tensorrt_rank import ensembles_of
 from genrec import leftovers
 from genrec.artifact import load_config
 from genrec.catalogue import agreement
-from genrec.catalogue.versions import read_current, served_id
+from genrec.catalogue.versions import served_id, to_start_with
 from genrec.errors import ArtifactError
 from genrec.manifest import verify
 from genrec.models.config import ModelConfig
@@ -104,7 +104,7 @@ def main() -> None:
     served = served_id(options.artifact)
     argv = command(files, models, backends, ports, secrets.token_hex(16), prefix, served=served)
     folder = leftovers.SHM / f"{prefix}{leftovers.SWAP}"
-    agreement.create(folder, options.artifact, read_current(options.artifact).version)
+    agreement.create(folder, options.artifact, to_start_with(options.artifact))
     settings = Settings(options.artifact, run_dir / "no-arena", options.beam_width, "tensorrt", swap=folder)
     argv = arguments_for_gpu(argv, place.PLUGIN, pools)
     os.execve(files.binary, argv, environment(files, settings.environment(), 0))

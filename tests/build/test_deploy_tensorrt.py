@@ -1,21 +1,28 @@
 """The container's side of the tensorrt target: what holds without a container. Nothing here starts Docker."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from build.catalogue import remove_items
 from deploy.command import command
 from deploy.ports import Ports
 from deploy.server_files import ServerFiles
 from deploy.tensorrt import build_engines, launch, manifest, place
 from deploy.tensorrt.manifest import Place
 from ensembles.lint import lint
+from genrec.catalogue import agreement
+from genrec.catalogue.files import CATALOGUE
+from genrec.catalogue.items import Catalogue
+from genrec.catalogue.versions import Current, folder_of, point
 from genrec.errors import ArtifactError
 from genrec.models.config import ModelConfig
 from tests.ensembles.lint_argv import lint_argv
@@ -119,6 +126,25 @@ def test_an_artifact_is_laid_out_once_its_engines_are_good(tiny, plans, tmp_path
     models, pools = launch.prepare(artifact, tmp_path, HERE, 16)
     assert lint(models) == [] and pools.gpu > 0
     assert (models / "decode_3" / "1" / "model.plan").read_bytes() == b"decode_3"
+
+
+def test_a_launch_begins_with_the_version_before_a_damaged_one(tiny, plans, tmp_path, monkeypatch):
+    artifact = shutil.copytree(tiny, tmp_path / "artifact")
+    shutil.copytree(plans, artifact / "engines" / "tensorrt")
+    version = remove_items(artifact, Catalogue.load(artifact / CATALOGUE, titles=False).item_ids[:1])
+    point(artifact, Current().to(version))
+    (folder_of(artifact, version) / CATALOGUE).write_bytes(b"damaged")
+    became: list[dict[str, str]] = []
+    monkeypatch.setattr(place, "here", lambda: HERE)
+    monkeypatch.setattr(os, "execve", lambda _program, _argv, environment: became.append(environment))
+    monkeypatch.setattr(sys, "argv", ["launch", str(artifact)])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launch.main()
+    folder = Path(became[0]["GENREC_SWAP"])
+    try:
+        assert agreement.start_with(folder) == (1, ())
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_plans_from_before_there_was_a_ranker_are_refused(tiny_ranker, plans, tmp_path):
