@@ -106,7 +106,7 @@ def environment(
     """
     source = Path(__file__).resolve().parent.parent
     paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
-    near = urlsplit(settings.get("GENREC_TRACE_URL", "")).hostname in (LOOPBACK, "localhost")
+    near = urlsplit(settings.get("GENREC_TRACE_URL", "")).hostname in (LOOPBACK, "localhost", "::1")
     proxies = PROXIES if near else ()
     interpreter = Path(sys.executable).parent
     if private and (python := private.name(Path(sys.prefix), "python")) != Path(sys.prefix):

@@ -9,7 +9,7 @@ import pytest
 
 from cli.main import main
 from deploy.address import RELEASE, check_address
-from deploy.command import command
+from deploy.command import command, environment
 from deploy.ports import Ports
 from deploy.server_files import ServerFiles
 from genrec.errors import InputError
@@ -60,3 +60,15 @@ def test_all_three_doors_are_on_the_address() -> None:
     argv = command(files, Path("m"), Path("b"), Ports(1, 2, 3), "t", "p", "c", "0.0.0.0")
     assert {f"--{door}-address=0.0.0.0" for door in ("http", "grpc", "metrics")} <= set(argv)
     assert not any("127.0.0.1" in each for each in argv)
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"), [("127.0.0.1", False), ("localhost", False), ("[::1]", False), ("collector", True)]
+)
+def test_no_proxy_learns_of_spans_to_this_machine(
+    monkeypatch: pytest.MonkeyPatch, host: str, asked: bool
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    files = ServerFiles(*[Path("server")] * 4)
+    given = environment(files, {"GENREC_TRACE_URL": f"http://{host}:4318/v1/traces"}, 1)
+    assert ("http_proxy" in given) == asked
