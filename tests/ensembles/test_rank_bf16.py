@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from build.openvino.engines import build_engines
+from build.openvino.operations import can_be_compiled
 from ensembles.local import LocalRecommender
-from perf.kit.machine import has_bf16
 from tests.ensembles.rankings import Scores
 
-pytestmark = pytest.mark.skipif(not has_bf16(), reason="this CPU computes in fp32")
+pytestmark = pytest.mark.skipif(not can_be_compiled("bf16"), reason="no g++, or a CPU without AVX-512")
 WITHIN = 0.1  # of the range of the scores
 
 
