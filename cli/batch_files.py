@@ -100,7 +100,8 @@ class Lists:
     def begin(self) -> None:
         """Make the folder that of this run, unless it is."""
         if not self.is_own:
-            shutil.rmtree(self.parts, ignore_errors=True)
+            if self.parts.exists():
+                self.remove()
             self.parts.mkdir()
             self._said.write_text(self.key)
 
@@ -112,6 +113,13 @@ class Lists:
         pq.write_table(_table(block, answers, self.keys), partial)
         put(partial, part)
         self.blocks += 1
+
+    def remove(self) -> None:
+        """Take the folder away; what says whose it is goes last, so that one that is ended here leaves no stranger."""
+        for each in self.parts.iterdir():
+            if each != self._said:
+                each.unlink()
+        shutil.rmtree(self.parts)
 
     def tables(self) -> Iterator[pa.Table]:
         """All that was written, in order."""
@@ -151,9 +159,9 @@ def writing(out: Path, keys: pa.Table, key: str) -> Iterator[Lists]:
                 )
                 raise
             if lists.is_own:
-                shutil.rmtree(lists.parts)
+                lists.remove()
             raise
-        shutil.rmtree(lists.parts)
+        lists.remove()
 
 
 NOBODY = Block(pa.array([], pa.int64()), pa.array([], pa.string()), [])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pytest
 
@@ -56,3 +59,29 @@ def test_lists_may_have_a_name_as_long_as_a_file_may_have_one(shop: Path, tmp_pa
     out = tmp_path / f"{'l' * 240}.csv"
     assert main(["batch", str(shop), "--out", str(out), "--beam-width", "32"]) == 0
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_run_that_is_ended_while_it_clears_up_is_known_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever file it was at: a folder that nothing says whose it is would be refused from then on."""
+    out, keys, nobody = tmp_path / "lists.csv", pa.table({}), batch_files.NOBODY
+    unlink, left = os.unlink, 0
+
+    def ended(*given: Any, **more: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise SystemExit(143)
+        unlink(*given, **more)
+
+    for files in range(1, 7):
+        with pytest.raises(SystemExit), batch_files.writing(out, keys, "of yesterday") as lists:
+            while lists.blocks < 5:
+                lists.write(nobody, [])
+            left = files
+            monkeypatch.setattr(os, "unlink", ended)
+        monkeypatch.undo()
+        with batch_files.writing(out, keys, "of today"):
+            pass
+        assert list(tmp_path.iterdir()) == [out]
