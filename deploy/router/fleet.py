@@ -143,14 +143,12 @@ class Fleet:
 
     def _keep_router(self) -> None:
         """One that was started again has forgotten who serves whom, and is told. Raises RouterError."""
-        if not self.router.revive():
-            return
-        for generation, share in ((self.serving, 100 - self.share), (self.coming, self.share)):
-            if generation:
-                for place, server in zip(generation.places, generation.servers, strict=True):
-                    self.router.fill(place, server.ports)
-                self._weigh(dict.fromkeys(generation.places, share))
-        if not (self.router.folder / STATE).exists():  # its folder was removed, and made anew
+        for generation in self._generations() if self.router.revive() else ():
+            for place, server in zip(generation.places, generation.servers, strict=True):
+                self.router.fill(place, server.ports)
+            share = self.share if generation is self.coming else 100 - self.share
+            self._weigh(dict.fromkeys(generation.places, share))
+        if not (self.router.folder / STATE).exists():  # removed, or not to be written
             with suppress(OSError):  # a full /dev/shm
                 self._write_state()
 
@@ -249,7 +247,11 @@ class Fleet:
             "serving": str(self.serving.artifact), "coming": coming, "share": self.share,
             "at": [at.http_url, at.grpc_url],
         }  # fmt: skip
-        write_whole(self.router.folder / STATE, json.dumps(about))
+        try:
+            write_whole(self.router.folder / STATE, json.dumps(about))
+        except OSError:
+            (self.router.folder / STATE).unlink(missing_ok=True)  # what it says is so no more
+            raise
         of_servers = [
             {"targets": [server.metrics_url], "labels": {**each.labels, "place": place}}
             for each in self._generations()

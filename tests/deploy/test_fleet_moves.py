@@ -115,6 +115,21 @@ def test_the_new_artifact_is_known_as_served_though_the_old_servers_do_not_end(f
     assert state(fleet) == {"serving": str(NEW), "coming": "", "share": 0, "at": urls}
 
 
+def test_the_new_artifact_is_known_as_served_though_that_could_not_be_written_at_once(fleet: Fleet) -> None:
+    """As in a full /dev/shm."""
+    in_its_way = fleet.router.folder / f"{STATE}.partial"
+
+    def tell(text: str) -> None:
+        if text.startswith("ending"):
+            in_its_way.mkdir()
+
+    with pytest.raises(OSError):
+        fleet.move(NEW, 100, tell)
+    in_its_way.rmdir()
+    fleet.check()
+    assert state(fleet)["serving"] == str(NEW)
+
+
 def test_the_share_is_known_while_the_old_servers_give_their_last_answers(fleet: Fleet) -> None:
     shares: list[object] = []
     fleet.move(NEW, 30)
