@@ -100,7 +100,11 @@ def _start(
 ) -> tuple[BaseProcess, Connection]:
     mine, theirs = START.Pipe(duplex=False)
     process = START.Process(target=_run, args=(rank, ranks, meeting, threads, theirs, work, arguments))
-    process.start()
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        problem = "the process that forks it died, as where memory runs out"
+        raise RankLost(f"rank {rank} of the training could not be started: {problem}") from error
     theirs.close()
     return process, mine
 

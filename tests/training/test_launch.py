@@ -178,3 +178,25 @@ def test_ranks_end_with_the_command_that_started_them(
     command.wait()
     ranks = [int(path.name) for path in folder.iterdir()]
     until(lambda: not any(psutil.pid_exists(rank) for rank in ranks))
+
+
+KILLED = """
+import os, signal
+if os.getpid() != int(os.environ.setdefault("FIRST", str(os.getpid()))):
+    os.kill(os.getpid(), signal.SIGKILL)
+def work(world): ...
+"""
+
+
+def test_a_process_that_dies_before_it_has_started_ranks_is_said_so(tmp_path: Path) -> None:
+    """It imports torch for all of them, and memory may run out there."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    script = (
+        "from cli.run import run; from killed import work; from training.launch import on_ranks; import sys\n"
+    )
+    script += "sys.exit(run('genrec train', lambda: on_ranks(2, work)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=200,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+    )  # fmt: skip
+    assert done.returncode == 2 and "genrec train: rank 0 of the training could not be started" in done.stderr
