@@ -33,7 +33,7 @@ def further_generator(artifact: Path, events: Sequence[Path], how: How, changes:
     if _told("generator", further_artifact, artifact, events, chosen, how):
         files = shlex.join(map(str, events))
         stages = (stage for stage in OVER_GENERATOR if stage in read(artifact))
-        _tell_anew("generator", (f"{COMMANDS[stage]} --events {files}" for stage in stages))
+        _tell_anew(artifact, "generator", (f"{COMMANDS[stage]} --events {files}" for stage in stages))
 
 
 def further_draft(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ def further_draft(artifact: Path, events: Sequence[Path], how: How, changes: Map
     check_generator(artifact)
     chosen = changed(DraftSettings(), changes)
     if _told("draft", further_artifact, artifact, events, chosen, how):
-        _tell_anew("draft")
+        _tell_anew(artifact, "draft")
 
 
 def further_ranker(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ def further_ranker(artifact: Path, events: Sequence[Path], how: How, changes: Ma
     check_generator(artifact)
     chosen = changed(RankerSettings(), changes)
     if _told("ranker", further_artifact, artifact, events, chosen, how):
-        _tell_anew("ranker")
+        _tell_anew(artifact, "ranker")
 
 
 def further_hstu(artifact: Path, events: Sequence[Path], how: How, changes: Mapping[str, Any]) -> None:
@@ -88,7 +88,7 @@ def further_hstu_next(artifact: Path, events: Sequence[Path], how: How, changes:
     _check_catalogue(artifact, "hstu-next")
     chosen = changed(HstuNextSettings(), changes)
     if _told("hstu-next", further_artifact, artifact, events, chosen, how):
-        _tell_anew("hstu-next")
+        _tell_anew(artifact, "hstu-next")
 
 
 def _check_catalogue(artifact: Path, stage: str) -> None:
@@ -129,7 +129,9 @@ def _told(
     return True
 
 
-def _tell_anew(name: str, commands: Iterable[str] = ()) -> None:
-    """Which commands make anew what is of the weights before: these, and then what is served."""
-    said = ", then ".join(f"`genrec {command}`" for command in (*commands, "export", "build"))
+def _tell_anew(artifact: Path, name: str, commands: Iterable[str] = ()) -> None:
+    """Which commands make anew what is of the weights before, as they are typed: these, and then what is served."""
+    words = (command.partition(" ") for command in (*commands, "export", "build"))
+    folder = shlex.quote(str(artifact))
+    said = ", then ".join(f"`genrec {verb} {folder}{space}{options}`" for verb, space, options in words)
     print(f"{name}: what was made of its weights before is made anew by {said}")

@@ -50,7 +50,7 @@ def check_days(
         users, trained, anew = capsys.readouterr().out.splitlines()
         assert users == "users of the files: 1 known, 1 new, 'new' first"
         assert f"{name}: trained further" in trained and f"events {events}, users" in trained
-        assert anew.endswith("is made anew by `genrec export`, then `genrec build`")
+        assert anew.endswith(f"is made anew by `genrec export {artifact}`, then `genrec build {artifact}`")
         after = model.read_bytes()
         assert main(command) == 0
         assert capsys.readouterr().out == f"{name}: has learnt {files[number - 1]}\n"

@@ -122,7 +122,7 @@ def test_over_a_generator_that_has_learnt_since(drafting: Path, capsys: pytest.C
     events, model = drafting.parent / "events.csv", drafting / "model"
     events.write_text(HEAD + "u3,i20,100\n")
     assert main(["train", str(drafting), "--events", str(events)]) == 0
-    assert f"by `genrec train --draft alone --events {events}`, then" in capsys.readouterr().out
+    assert f"by `genrec train {drafting} --draft alone --events {events}`, then" in capsys.readouterr().out
     with pytest.raises(ArtifactError, match="was trained on another generator"):
         load_draft(model)
     assert main(["train", str(drafting), "--draft", "alone", "--events", str(events)]) == 0

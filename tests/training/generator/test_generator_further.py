@@ -182,8 +182,9 @@ def test_a_ranker_of_the_weights_before_is_refused(
     events = artifact.parent / "events.csv"
     events.write_text(HEAD + "u3,i20,100\n")
     assert main(["train", str(artifact), "--events", str(events)]) == 0
-    said = f"is made anew by `genrec train --ranker --events {events}`, then `genrec export`, then `genrec build`"
-    assert said in capsys.readouterr().out
+    made = (f"train {artifact} --ranker --events {events}", f"export {artifact}", f"build {artifact}")
+    said = ", then ".join(f"`genrec {command}`" for command in made)
+    assert f"is made anew by {said}" in capsys.readouterr().out
     assert main(["export", str(artifact)]) != 0
     said = "was trained on another generator than model.safetensors; `genrec train --ranker` makes it anew"
     assert said in capsys.readouterr().err
@@ -197,7 +198,7 @@ def test_a_draft_head_that_learnt_with_it_is_made_anew(
     for says in ("draft: done", "draft: still good"):
         assert main(draft) == 0 and says in capsys.readouterr().out
     assert main(["train", str(artifact), "--events", str(events)]) == 0
-    assert f"`genrec train --draft alone --events '{events}'`" in capsys.readouterr().out
+    assert f"`genrec train {artifact} --draft alone --events '{events}'`" in capsys.readouterr().out
     for says in ("draft: done", "draft: still good"):
         assert main(draft) == 0 and says in capsys.readouterr().out
 

@@ -138,7 +138,7 @@ def test_over_a_generator_that_has_learnt_since(artifact: Path, capsys: pytest.C
     events.write_text(HEAD + "3,i7,100\n3,i2,101\n")
     of_model = artifact / "model"
     assert main(["train", str(artifact), "--events", str(events)]) == 0
-    assert f"by `genrec train --ranker --events {events}`, then" in capsys.readouterr().out
+    assert f"by `genrec train {artifact} --ranker --events {events}`, then" in capsys.readouterr().out
     with pytest.raises(ArtifactError, match="was trained on another generator"):
         load_ranker(of_model)
     assert main(["train", str(artifact), "--ranker", "--events", str(events)]) == 0
