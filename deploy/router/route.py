@@ -137,7 +137,7 @@ def folder_of(artifact: Path, router: str = "") -> Path:
     for folder in leftovers.of_the_living(FOLDER):
         try:
             about = json.loads((folder / STATE).read_text())
-            served.setdefault(about["serving"], []).append((about["at"], folder))
+            served.setdefault(about["serving"], []).append((about.get("at", [folder.name]), folder))
         except (OSError, ValueError, KeyError):
             continue  # it starts, or ends
     if str(artifact) not in served:
