@@ -36,7 +36,7 @@ def main() -> int:
         name = (error.name or "").partition(".")[0]
         if name in ("genrec", "cli", ""):
             raise
-        extra = extra_of(name, sys.argv[1])
+        extra = extra_of(name, "".join(sys.argv[1:2]))
         print(
             f"genrec: {name} is not installed; it is in the extra {extra}: pip install '.[{extra}]'",
             file=sys.stderr,
