@@ -20,7 +20,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 import genrec.nn
-from export.names import DRAFT, GRAPHS, OPSET, RESUME_DRAFT, behind_prompts, rank_graphs
+from export.names import DRAFT, GRAPHS, OPSET, RESUME_DRAFT, more_graphs, rank_graphs
 from genrec.catalogue.meaning import check_meaning
 from genrec.cores import usable_cores
 from genrec.files import made_aside
@@ -84,7 +84,7 @@ def export_generator(model_folder: Path, folder: Path) -> None:
     names += (
         rank_graphs(RankerConfig.load(model_folder / OPTIONS)) if (model_folder / OPTIONS).is_file() else []
     )
-    names += [*config.graph_names, *(behind_prompts(config) if isinstance(config, ModelConfig) else [])]
+    names += [*config.graph_names, *(more_graphs(config) if isinstance(config, ModelConfig) else [])]
     names += [graph for of in HSTU if (model_folder / of.kind.config).is_file() for graph in of.kind.graphs]
     with made_aside(folder) as partial, unchanged(files):
         _export_all(writer, model_folder, names, partial)

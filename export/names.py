@@ -12,7 +12,7 @@ RANK_PREFILL, EXTEND = "rank_prefill", "extend"
 RANK_ORDERS = {"split": "rank_split", "user": "rank_user", "item": "rank_item"}
 
 
-def behind_prompts(config: ModelConfig) -> list[str]:
+def more_graphs(config: ModelConfig) -> list[str]:
     """Of a generator, besides its prefill and decodes: those that only some requests can use."""
     return [RESUME, *([DECODE_ALL] if config.levels > 2 else [])]
 

@@ -26,7 +26,7 @@ def index(codes: Any) -> ValidityIndex:
     return ValidityIndex.build(codes, SIZES, np.zeros(ITEMS, np.int64), np.arange(ITEMS))
 
 
-def constraint(index: ValidityIndex, rows: Any, wanted: int, more: Any = ()) -> Constraint:
+def constraint(index: ValidityIndex, rows: Any, wanted: int) -> Constraint:
     return Constraint(index, index.blocked(np.array([THESE_ALONE, *rows], np.int32)), wanted)
 
 
