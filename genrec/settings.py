@@ -68,7 +68,7 @@ class Settings:
     )
     batch_tokens: int = _chosen(
         0,
-        "most tokens of a batch: prompts, and one per beam and level; 0: 2048, or what takes 25 ms if that is more",
+        "most tokens of a batch: prompts, and one per beam and level; 0: 2048, or what takes 50 ms if that is more",
         0,
     )
     verify: str = _chosen(
