@@ -3,6 +3,7 @@
 import os
 
 KV_GIB = 2  # for 4 requests of 512 beams each with a block of its own, and their prompts
+BLOCK = 32  # tokens; its default of 128 recomputes up to 127 tokens of the prompt for every beam
 
 
 def start(options, **more):
@@ -22,7 +23,7 @@ def start(options, **more):
         max_model_len=options["prompt"] + options["levels"] + 1,
         max_num_batched_tokens=4096,
         enable_prefix_caching=True,
-        block_size=32,  # its default of 128 recomputes up to 127 tokens of the prompt for every beam
+        block_size=BLOCK,
         enforce_eager=True,  # compiling takes minutes of start here
         disable_log_stats=True,
         **more,

@@ -1,11 +1,13 @@
 """A user's prefix is there, 100 candidates are not ranked yet: ours beside what people would use, the same weights.
 
-    genrec bench rank_peers [--peers transformers,vllm] [--prompts 528,1488] [--rounds 15]
+    genrec bench rank_peers [--peers transformers,vllm] [--prompts 576,1536] [--rounds 15]
 
 Transformers ranks them in one pass behind a copy of the cached prefix, items masked from each other, all at the same
-positions; vLLM takes a prompt per candidate and finds the prefix in its cache. Both give the likelihood of the
-candidates' codes. So does ours by `likelihood` (`perf.rank.likelihood`): it computes a code that candidates share once,
-and none that the catalogue leaves no choice of. Its scores are over the catalogue's items, theirs over all codes.
+positions, which gives the likelihood of the candidates' codes. vLLM takes a prompt per candidate and finds the prefix
+in its cache. It computes all codes of each and tells one token behind them: it would tell the likelihood of the codes
+only if it computed the prefix too. Ours by `likelihood` (`perf.rank.likelihood`) gives what transformers does: it
+computes a code that candidates share once, and none that the catalogue leaves no choice of. Its scores are over the
+catalogue's items, those of transformers over all codes.
 
 Our ranker has one discriminant token per candidate. It reuses the user's KV and computes the candidates (`user`, and
 `split` with items that are missing), or reuses both (`split`). `half the layers` is a ranker whose discriminant tokens
@@ -13,8 +15,8 @@ have the generator's last ones alone. `least_ms` is the roofline of ours: of the
 cannot do without. Transformers predicts an item's last code and computes two tokens of it; our ranker computes three
 and a discriminant one, so with the user's KV alone its limit is near what transformers takes.
 
-vLLM caches blocks of 16 tokens. Prompts are whole blocks and whole items, so that its cache has all of the prefix and,
-after the first round, nothing of a candidate.
+vLLM caches blocks of 32 tokens. Prompts are whole blocks and whole items, so that its cache has all of the prefix, and
+nothing of a candidate.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from math import lcm
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,12 +54,14 @@ from perf.peers.envs import install
 from perf.peers.folder import write_hugging_face
 from perf.peers.peer import GIB, Deadline, Peer, Worker
 from perf.peers.refusal import Refusal
+from perf.peers.vllm_cpu import BLOCK
 from perf.rank.likelihood import beams_scored, by_likelihood
 from perf.rank.mock_ranker import SHAPE, mock_ranker
 from perf.rank.operations import Ranked, operations
 
 PEERS = ("transformers", "vllm")
 CANDIDATES = 100
+WHOLE = lcm(BLOCK, SHAPE.levels)  # tokens
 LIMIT_S = 120.0
 USER, SPLIT, BOTH = "ours, user first, user there", "ours, split, user there", "ours, split, both there"
 WAYS = {  # the order, and whether items' KV is there
@@ -71,20 +76,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = report.arguments("rank_peers", __doc__)
     parser.add_argument("--peers", default="transformers")
-    parser.add_argument("--prompts", default="528,1488")
+    parser.add_argument("--prompts", default="576,1536", help=f"tokens of the user, multiples of {WHOLE}")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--folder", type=Path, default=Path("artifacts/rank-peers"))
     parser.add_argument("--envs", type=Path, default=Path("artifacts/peers/envs"))
     asked = parser.parse_args(arguments)
     if not set(asked.peers.split(",")) <= set(PEERS):
         raise InputError("peers", f"is {asked.peers!r}", ", ".join(PEERS))
-    report.numbers_of(asked, "prompts", SHAPE.levels)
+    spans = report.numbers_of(asked, "prompts", WHOLE)
+    if any(span % WHOLE for span in spans):
+        limit = f"multiples of {WHOLE}: whole blocks of vLLM's cache, and whole items"
+        raise InputError("prompts", f"is {asked.prompts!r}", limit)
     run = report.begin(asked)
     artifact, half = asked.folder / "artifact", asked.folder / "half-the-layers"
     mock_ranker(artifact, SHAPE.levels, items=ITEMS)
     mock_ranker(half, SHAPE.levels, layers=SHAPE.num_hidden_layers // 2, items=ITEMS)
     write_hugging_face(artifact, asked.folder / "hugging_face")
-    cells = [row for span in asked.prompts.split(",") for row in measure(artifact, half, asked, int(span))]
+    cells = [row for span in spans for row in measure(artifact, half, asked, span)]
     has_bf16 = load_layout(Settings(artifact, artifact), SHAPE).kv_type == "bf16"
     roofline = machine.roofline()
     index = load_validity(artifact, SHAPE)
@@ -192,8 +200,8 @@ class Drawn(NamedTuple):
     def behind(cls, artifact: Path, span: int) -> Drawn:
         """Candidates behind a user of `span` tokens."""
         catalogue = load_catalogue(artifact, SHAPE)
-        rows, whole = rows_drawn(span, len(catalogue)), span // SHAPE.levels * SHAPE.levels
-        tokens = np.random.default_rng(span).integers(0, SHAPE.vocab_size, whole).astype(np.int32)
+        rows = rows_drawn(span, len(catalogue))
+        tokens = np.random.default_rng(span).integers(0, SHAPE.vocab_size, span).astype(np.int32)
         return cls(tokens, rows, (catalogue.codes[rows] + np.array(SHAPE.code_offsets)).astype(np.int32))
 
 

@@ -64,7 +64,9 @@ def test_the_beams_of_a_likelihood_lead_to_candidates_and_to_other_items(tiny_ra
     assert want[0] > 0
 
 
-@pytest.mark.parametrize("given", [["--peers", "vlm"], ["--prompts", "528,x"], ["--prompts", "0"]])
+@pytest.mark.parametrize(
+    "given", [["--peers", "vlm"], ["--prompts", "576,x"], ["--prompts", "0"], ["--prompts", "576,528"]]
+)
 def test_peers_and_prompts_are_known_before_models_are_made(
     given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
