@@ -147,7 +147,8 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         Figure("the same, peak memory at least", "hstu_attention", "memory_ratio_worst", "{:.2f}"),
     ),
     "placement": Table(
-        "placement", "requests/s of {settings[nodes]} nodes with order split, computed, not measured", "policies/split",
+        "placement", "requests/s of one of {settings[nodes]} nodes with order split, computed, not measured",
+        "policies/split",
         (
             Column("all items on every node", "policies/split/*/replicate/rate"),
             Column("each on one", "policies/split/*/hash/rate"),

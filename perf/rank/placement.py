@@ -5,11 +5,11 @@
 On every node (replicate), each on one (hash), or the hot ones on every node and the cold ones on one (HRCS: BAT,
 section 5.2, Algorithm 1). Copies take room from users, items elsewhere take the network. A request takes the time of
 its tokens, counted by genrec bench pool_sim's simulation with the room that a placement leaves to users, and the time
-of the items' KV that it fetches from other nodes, one after the other; users are sent to the node that has them. The
-bound of Algorithm 1 is taken as it follows from its own definition, N / (N - 1), and as it is printed, its inverse.
-Beside them stands the best of many shares that may be sharded, found by trying them: what Algorithm 1 would reach if
-its tolerance were right. The defaults are the paper's: four nodes of 150 GB, Books, Qwen2-1.5B on an A100 (1.4e14
-FLOP/s are assumed).
+of the items' KV that it fetches from other nodes, one after the other; users are sent to the node that has them. Rates
+are of one node. The bound of Algorithm 1 is taken as it follows from its own definition, N / (N - 1), and as it is
+printed, its inverse. Beside them stands the best of many shares that may be sharded, found by trying them: what
+Algorithm 1 would reach if its tolerance were right. The defaults are the paper's: four nodes of 150 GB, Books,
+Qwen2-1.5B on an A100 (1.4e14 FLOP/s are assumed).
 """
 
 from __future__ import annotations
