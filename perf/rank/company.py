@@ -6,7 +6,7 @@ Two servers take turns, one at a time, and differ by the time that a pass of sev
 of `rank_budget_ms`: where that is 1 ms every ranking is a pass of its own. Each is asked through its ensemble `rank`,
 in order `split`, by so many in flight, of users and items that are in its pool. So what is compared is whole requests:
 Triton's own work and that of the steps before and behind is in them. Users' histories are random, each of as many
-items, and candidates are drawn from the popular ones.
+items, and so are candidates, of the whole catalogue.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from perf.kit import endpoints, report, turns
 from perf.rank.in_flight import Load, Population, in_flight
-from perf.rank.mock_ranker import mock_ranker
+from perf.rank.mock_ranker import ITEMS, mock_ranker
 from perf.rank.rank import model_of
 from perf.rank.simulate import SHAPES
 
 BUDGETS_MS = {"apart": 1, "together": 50}  # the second is the default
 COUNTS = (10, 25, 100)  # candidates
-USERS, POPULAR = 64, 2000
+USERS = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,9 +64,7 @@ def measure(artifact: Path, history: int, budget_ms: int, many: int, seconds: fl
     ) as server:
         return {
             count: asyncio.run(
-                in_flight(
-                    server.grpc_url, artifact, Population(USERS, history, count, POPULAR), many, seconds
-                )
+                in_flight(server.grpc_url, artifact, Population(USERS, history, count, ITEMS), many, seconds)
             )
             for count in COUNTS
         }

@@ -2,11 +2,12 @@
 
     genrec bench rank_together [--model 384-7] [--user-tokens 396]
 
-Rankings in order `split` whose entries are there run as one pass, up to four: the weights are read once and the engine
-starts once; each has its own user and its own candidates. Several single passes over one of them all is the gain. In
-the user's order there is no such pass. It would compute as much as one ranking of all candidates, which the engine can
-run: that is measured, and so the figure is the most that it could gain. What waiting for company costs is left out: a
-ranking that nobody waits behind runs alone. The model is the one of `genrec bench rank`.
+Rankings in order `split` whose entries are there run as one pass, up to eight, of which two and four are measured: the
+weights are read once and the engine starts once; each has its own user and its own candidates. Several single passes
+over one of them all is the gain. In the user's order there is no such pass. It would compute as much as one ranking of
+all candidates, which the engine can run: that is measured, and so the figure is the most that it could gain. What
+waiting for company costs is left out: a ranking that nobody waits behind runs alone. The model is the one of `genrec
+bench rank`.
 """
 
 from __future__ import annotations
