@@ -4,9 +4,10 @@
 
 Each way has one thing more than the one before: shared and unshared KV in torch, run eagerly, beams of any codes; beams
 of items alone; engines of OpenVINO's own nodes, built for this run; the engines that serve, with operations of ours
-(build/openvino/operations.py) if they could be compiled; two streams of them, each on half of the cores. All answer
-the same requests and score every beam. Ways take turns, a round of requests each. Rate and latency are of one request
-at a time, or one per stream; `valid` is the share of the last beams that are items.
+(build/openvino/operations.py) if they could be compiled; two streams of them, each on half of the cores. Torch computes
+in f32, engines in bf16 where the CPU does: that step changes both. All answer the same requests and score every beam.
+Ways take turns, a round of requests each. Rate and latency are of one request at a time, or one per stream; `valid` is
+the share of the last beams that are items.
 """
 
 from __future__ import annotations

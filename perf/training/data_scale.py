@@ -6,9 +6,9 @@ Makes shops (items by Zipf's law, log-normal histories, rows in order of time as
 and runs `genrec data` on each in a process of its own, as a user would, in turns. Each shop has half of the
 interactions of the next, and as many items. `peak_gb` is the most memory that the process held at once (`ru_maxrss`),
 `read_s` and `tokenise_s` are the times of its stages, `cpu_s` is what all its threads computed, which a busy
-machine changes less. `growth` is the seconds per million interactions of the largest shop over those of half of it:
-1 is linear, null where half took less than the clock tells. It is less where a part depends on the items alone, as
-codebooks do: `added` has the seconds that each million interactions more takes.
+machine changes less. `growth_of_` each is its seconds per million interactions of the largest shop over those of half
+of it: 1 is linear, null where half took less than the clock tells. It is less where a part depends on the items alone,
+as codebooks do: `added_` each has the seconds that each million interactions more takes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 The first run makes an environment with TorchRec by pip (1.1 GB). All ways train the same batches on the same number of
 gloo ranks, a thread each, in turns: 128 sequences per rank of about 95 events with four features, ids by Zipf's law,
 half the sum of squares as the loss, row-wise Adagrad. Speeds are medians of rounds; the ratio is against the faster of
-TorchRec's row-wise and table-wise plans. Plain torch has all rows on every rank, so it is run at dimension 64 only.
+TorchRec's row-wise and table-wise plans. Plain torch has all rows on every rank, so it is run at dimension 64 only, and
+plain Adagrad, as it has no other.
 
 Ids, bytes and rows are counted, not timed, at 2, 4 and 8 ranks; balance is computed by the code that training uses, on
 lengths with the paper's mean and maximum. Neither says how fast a cluster is. `equal_to_one_process` compares vectors
