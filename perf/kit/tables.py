@@ -39,11 +39,11 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         "cell",
     ),
     "stages": Table(
-        "stages", "{settings[artifact]}, one request at a time, ms", "p50_ms",
+        "stages", "{settings[artifact]}, one request at a time, ms; of the parts means", "p50_ms",
         (
             Column("P50", "p50_ms/*"), Column("P99", "p99_ms/*"),
             Column("prefill", "stages_ms/*/prefill"), Column("decode", "stages_ms/*/decode"),
-            Column("beam search", "stages_ms/*/beam_search"), Column("Triton's hops", "hops_ms/*"),
+            Column("beam search", "stages_ms/*/beam_search"), Column("Triton's hops and the client", "hops_ms/*"),
         ),
         "beam width",
     ),

@@ -75,10 +75,10 @@ class Stages:
     # Inside the ensemble but in none of its models; below 0 when a model's clean-up overlaps with the next model.
     ensemble_ms: float
     client_ms: float  # client library, network, the server's front
-    hops_ms: float  # mean_ms less all stages_ms: what Triton itself takes
+    hops_ms: float  # mean_ms less all stages_ms: what Triton itself and the client take
     over_local_ms: float  # mean_ms less all local_ms: what serving through Triton costs in all
     local_sum_ms: float
-    triton_bytes: int  # of all tensors of all calls, inputs and outputs
+    triton_bytes: int  # of all tensors of all calls for the longest history, inputs and outputs
     arena_bytes: int  # KV and logits of the request, which do not travel
     prompt_tokens: float
     least_ms: dict[str, float]  # prefill and decode at the machine's roofline
