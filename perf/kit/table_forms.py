@@ -12,17 +12,20 @@ from typing import Any, NamedTuple
 
 MOCK = "31 M parameters"  # what is measured where no model is named
 OF_PEERS = {"30m": MOCK, "100m": "101 M parameters"}
+PEERS = {"openvino-genai": "OpenVINO GenAI"}
 
 
 def words(settings: Mapping[str, Any]) -> dict[str, str]:
     """What settings come to that may say nothing."""
-    model, items, peers = settings.get("model"), settings.get("item_tokens"), settings.get("models") or ()
+    model, items, models = settings.get("model"), settings.get("item_tokens"), settings.get("models") or ()
+    peers = settings.get("peers") or ()
     users = f"users of {of}" if (of := settings.get("histories")) else f"shape of {settings.get('data')}"
     return {
         "artifact": settings.get("artifact") or MOCK,
         "data": users + (f" with items of {items} tokens" if items else ""),
         "model": f"in the paper's proportion, model {model}" if model else MOCK,
-        "models": " and ".join(OF_PEERS.get(each, each) for each in peers),
+        "models": " and ".join(OF_PEERS.get(each, each) for each in models),
+        "peers": PEERS.get(peers[0], peers[0]) if len(peers) == 1 else "the fastest peer",
         "seen": f"seen items {'kept' if settings.get('keep_seen') else 'removed'}",
     }
 

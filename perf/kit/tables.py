@@ -11,7 +11,7 @@ PEERS = "requests a second at the better of 1 and 4 at a time, {settings[cores]}
 
 TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
     "headline": (
-        Figure("times the requests/s of the fastest peer, {words[models]}, beam width 128", "peers", "ratio_bw128"),
+        Figure("times the requests/s of {words[peers]}, {words[models]}, beam width 128", "peers", "ratio_bw128"),
         Figure("the same, beam width 512", "peers", "ratio_bw512"),
         *kinds.COME_AGAIN,
         Figure("100 candidates ranked, KV of user and items there: times as fast as transformers with the user's KV",

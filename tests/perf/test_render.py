@@ -140,6 +140,19 @@ def test_a_figure_says_what_it_was_measured_of(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "whose"),
+    [(["openvino-genai"], "OpenVINO GenAI"), (["vllm", "transformers"], "the fastest peer")],
+)
+def test_a_ratio_to_one_peer_names_it(root: Path, asked: list[str], whose: str) -> None:
+    """Of those that were not asked it says nothing."""
+    (root / "README.md").write_text("<!-- results: headline -->\n<!-- /results -->\n")
+    settings = {"peers": asked, "models": ["30m"], "cores": 2}
+    save(root, peers("xeon-amx-2") | {"ratio_bw512": 4.5, "settings": settings})
+    row = f"| times the requests/s of {whose}, 31 M parameters, beam width 128 | [2.3][xeon-amx-2/peers] |"
+    assert row in write(root)["README.md"]
+
+
+@pytest.mark.parametrize(
     ("settings", "about"),
     [
         ({"data": "books"}, "shape of books, 31 M parameters"),
