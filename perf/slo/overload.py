@@ -70,8 +70,7 @@ def behind_router(artifact: Path, ensemble: str, **options: Any) -> Iterator[end
     """One server of its own behind a router with the limits of `genrec route`."""
     from deploy.router.fleet import running_fleet  # here: a client machine needs no server
 
-    given = {**options, "ensembles": (ensemble,)}
-    with running_fleet(artifact, 1, Limits(), choose_ports(), **given) as fleet:
+    with running_fleet(artifact, 1, Limits(), choose_ports(), **options) as fleet:
         yield endpoints.Endpoint(fleet.router.ports.grpc_url, ensemble=ensemble, artifact=artifact)
 
 
@@ -139,6 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sample = traffic.histories(a.artifact, a.histories, a.seed)
     if a.router and (a.url or a.server_json):
         raise InputError("router", "is given together with a running server", "one of the two")
+    options["ensembles"] = (a.ensemble,)  # no others, which would be probed meanwhile
     of_its_own = behind_router(a.artifact, **options) if a.router else None
     with of_its_own or endpoints.endpoint(a.artifact, a.url, a.server_json, **options) as server:
         most, loads, answers = overload(server, sample, a.deadline_ms, a.seconds, a.top_k, a.seed)

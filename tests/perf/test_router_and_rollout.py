@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from clients.wire import Recommendation
@@ -115,6 +117,24 @@ def test_behind_a_router_candidates_are_of_the_artifact(tiny: Path, monkeypatch:
     monkeypatch.setattr("deploy.router.fleet.running_fleet", fleet)
     with overload.behind_router(tiny, "rank") as server:
         assert asking.candidates_for(server) is not None
+
+
+@pytest.mark.parametrize("router", [[], ["--router"]])
+def test_behind_a_router_and_without_a_server_has_one_ensemble(
+    router: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    pq.write_table(pa.table({"items": [[1, 2]]}), tmp_path / "histories.parquet")
+
+    def starting(*_: object, **options: object) -> None:
+        asked.update(options)
+        raise GenrecError("not now")
+
+    monkeypatch.setattr("deploy.router.fleet.running_fleet", starting)
+    monkeypatch.setattr("deploy.launcher.running_server", starting)
+    with pytest.raises(GenrecError, match="not now"):
+        overload.main([str(tmp_path), "--ensemble", "recommend_draft", *router])
+    assert asked["ensembles"] == ("recommend_draft",)
 
 
 @pytest.mark.long
