@@ -212,12 +212,7 @@ def fetching(node: Node) -> BatchCost:
 
 def median(work: Callable[[], object]) -> float:
     """Seconds that it takes."""
-    taken = []
-    for _ in range(PROBES):
-        begun = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - begun)
-    return float(np.median(taken))
+    return float(np.median(turns.repeated(work, PROBES)))
 
 
 def work() -> None:

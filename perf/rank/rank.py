@@ -104,9 +104,6 @@ def check(asked: argparse.Namespace) -> None:
     if not set(asked.ways.split(",")) <= set(known):
         raise InputError("ways", f"is {asked.ways!r}", ", ".join(known))
     report.numbers_of(asked, "seeds", 0)
-    for name in ("scale", "requests"):
-        if getattr(asked, name) < 1:
-            raise InputError(name, f"is {getattr(asked, name)}", "at least 1")
 
 
 def model_of(text: str | None) -> tuple[ModelConfig, float]:

@@ -124,9 +124,7 @@ def computing(artifact: Path, layout: EntryLayout) -> Callable[[int], None]:
 
 def ms_of(work: Callable[[], None]) -> float:
     """How long it takes."""
-    begun = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - begun)
+    return 1e3 * turns.timed(work)[0]
 
 
 def in_turn(
