@@ -28,7 +28,6 @@ from ensembles.local import LocalRecommender, request
 from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.load import load_layout
-from genrec.errors import InputError
 from genrec.progress import counting
 from genrec.steps import Answer, Step, Tensors
 from perf.kit import endpoints, machine, report, traffic, turns, worth
@@ -198,8 +197,6 @@ def stages(
     threads: int = 0,
 ) -> list[Stages]:
     """Every beam width, `rounds` rounds of `requests`. Raises InputError, ArtifactError, LaunchError."""
-    if not beam_widths or requests < 1 or rounds < 1:
-        raise InputError("beam_widths, requests, rounds", "leave nothing to measure", "at least one each")
     sample = traffic.histories(artifact, requests, seed)
     config, roofline = load_config(artifact), machine.roofline()
     index = load_validity(artifact, config)
