@@ -41,9 +41,14 @@ OF_ARTIFACTS = {
     "passes", "quality", "rank_quality", "recovery", "soak", "stages", "sweep", "window_quality",
 }  # fmt: skip
 TELLING = (
-    "ensemble", "slo_p99_ms", "model", "peers", "router", "item_tokens", "rows", "reach", "layers", "seeds",
+    "ensemble", "slo_p99_ms", "model", "peers", "router", "item_tokens", "rows", "reach", "layers", "seeds", "scale",
+    "slo_ms", "lengths", "recipe",
 )  # fmt: skip
-USUAL = {("rank", "seeds"): "0", ("rank_quality", "seeds"): "0,1,2"}
+USUAL = {
+    ("rank", "seeds"): "0", ("rank", "scale"): 100, ("rank", "slo_ms"): 2500.0, ("placement_links", "scale"): 100,
+    ("rank_quality", "seeds"): "0,1,2", ("rank_quality", "recipe"): "hstu-next",
+    ("relay_fetch", "lengths"): "1024,2048,4096,8192", ("hstu_attention", "lengths"): "512,1024,2048,3000",
+}  # fmt: skip
 
 
 def documents(root: Path) -> list[Path]:
@@ -124,6 +129,8 @@ def _command(result: Result, path: Path) -> str:
     _, _, label = path.stem.partition(f"{name}-")
     of = settings.get("artifacts") or filter(None, [settings.get("artifact")])
     words = [f"artifacts/{artifact}" for artifact in of] if name in OF_ARTIFACTS else []
+    if isinstance(whose := settings.get("histories"), str):  # elsewhere it is a number
+        words.append(f"--histories artifacts/{whose}")
     for option in TELLING:
         value = settings.get(option)
         if value and value not in ("recommend", USUAL.get((name, option))):

@@ -179,7 +179,12 @@ def test_a_caption_names_the_data_and_the_model_that_were_saved(
          "rank_quality artifacts/a --rows split,reach --reach 12 --seeds 1 --label c"),
         ("overload", {"artifact": "a", "router": True, "ensemble": "recommend"}, "overload artifacts/a --router"),
         ("overload-direct", {"artifact": "a", "router": False}, "overload artifacts/a --label direct"),
-        ("sweep", {"artifact": "a", "slo_p99_ms": 50.0}, "sweep artifacts/a --slo-p99-ms 50"),
+        ("sweep", {"artifact": "a", "slo_p99_ms": 50.0, "histories": 9}, "sweep artifacts/a --slo-p99-ms 50"),
+        ("rank-b", {"histories": "b", "scale": 100, "slo_ms": 200.0},
+         "rank --histories artifacts/b --slo-ms 200 --label b"),
+        ("relay-c", {"lengths": "2048", "model": None}, "relay --lengths 2048 --label c"),
+        ("rank_quality-d", {"artifacts": ["a"], "rows": "next", "recipe": "r.json"},
+         "rank_quality artifacts/a --rows next --recipe r.json --label d"),
     ],
 )  # fmt: skip
 def test_of_a_result_without_its_command_the_same_is_measured_by_what_is_told(
