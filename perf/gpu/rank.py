@@ -82,10 +82,10 @@ def check_kernel(library: Path, device: torch.device, cases: list[Case]) -> floa
     return worst
 
 
-def random_ranker(setting: Setting, device: torch.device, reach: int = 0) -> Ranker:
+def random_ranker(setting: Setting, device: torch.device) -> Ranker:
     """Over a generator of random weights in bf16, the same every time; discriminant tokens have layers of their own."""
     ranker = Ranker(requests.random_weights(replace(requests.FULL, config=setting.config), device), True)
-    ranker.options = RankerConfig(True, "split", setting.item_tokens, reach=reach)
+    ranker.options = RankerConfig(True, "split", setting.item_tokens)
     return ranker.to(device, torch.bfloat16).eval()
 
 

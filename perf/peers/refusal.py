@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from genrec.errors import GenrecError
 
+LONGEST = 160  # characters of a cell
+
 
 class Refusal(GenrecError):
     """A system does not do a cell. `limit`: it ran out of time or memory, so a larger cell need not be tried."""
@@ -13,7 +15,7 @@ class Refusal(GenrecError):
         super().__init__(reason)
 
 
-def last_line(text: str, length: int = 160) -> str:
-    """The last line of an output that says something, cut to `length` characters."""
+def last_line(text: str) -> str:
+    """The last line of an output that says something, cut to LONGEST characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[-1] if lines else "no output")[:length]
+    return (lines[-1] if lines else "no output")[:LONGEST]

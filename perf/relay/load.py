@@ -281,6 +281,6 @@ async def _inline(url: str, tokens: int, number: int, retrieval: str) -> Asked:
     return Asked(history, candidates, dict(zip(answer.item_ids.tolist(), scores, strict=True)))
 
 
-def asks_of(url: str, tokens: Sequence[int], retrieval: str = "foreign") -> list[Asked]:
+def asks_of(url: str, tokens: Sequence[int], retrieval: str) -> list[Asked]:
     """Requests with histories of so many tokens, one after the other, and their inline answers."""
     return [asyncio.run(_inline(url, int(each), number, retrieval)) for number, each in enumerate(tokens)]

@@ -188,13 +188,13 @@ def summarise(width: int, rounds: Sequence[Round], extra: dict[str, Any]) -> Sta
 
 def stages(
     artifact: Path,
-    beam_widths: Sequence[int] = (32, 128, 512),
+    beam_widths: Sequence[int],
     *,
-    requests: int = 50,
-    rounds: int = 4,
+    requests: int,
+    rounds: int,
+    threads: int,
     top_k: int = 10,
     seed: int = 0,
-    threads: int = 0,
 ) -> list[Stages]:
     """Every beam width, `rounds` rounds of `requests`. Raises InputError, ArtifactError, LaunchError."""
     sample = traffic.histories(artifact, requests, seed)

@@ -107,10 +107,9 @@ async def _drive(
     arrivals: traffic.Seconds,
     top_k: int,
     start: float,
-    show: bool,
 ) -> list[SoakedRequest]:
     events: list[SoakedRequest] = []
-    bar = counting("soak", len(requests), "request", disable=not show, mininterval=1)
+    bar = counting("soak", len(requests), "request", mininterval=1)
     async with AsyncRecommender(server.grpc_url) as grpc, AsyncRecommender(server.http_url, "http") as http:
 
         async def one(number: int, due: float) -> None:
@@ -183,14 +182,14 @@ def last_over_first(windows: Sequence[dict[str, Any]], name: str) -> float | Non
 
 def soak(
     server: RunningServer, artifact: Path, histories: traffic.Histories, seconds: float, rate: float, *,
-    top_k: int = 10, seed: int = 0, show: bool = True,
+    top_k: int = 10, seed: int = 0,
 ) -> tuple[dict[str, Any], list[Sample], list[dict[str, Any]], list[SoakedRequest]]:  # fmt: skip
     """Load a running server: the figures, the samples, the windows, how every request ended."""
     arrivals = traffic.poisson(rate, int(rate * seconds), seed)
     restarts, start = server.restarts, time.monotonic() + 0.2
     with Watch(server, start) as watch:
         requests = mix(histories, len(arrivals), seed)
-        events = asyncio.run(_drive(server, requests, arrivals, top_k, start, show))
+        events = asyncio.run(_drive(server, requests, arrivals, top_k, start))
     events = judged(artifact, events, top_k)
     samples, windows = watch.samples, windows_of(events, float(arrivals[-1]))
     at = [sample.at for sample in samples]

@@ -54,9 +54,9 @@ def test_nothing_grows(
     server: RunningServer, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     histories = traffic.histories(tiny, 200)
-    soak.soak(server, tiny, histories, WARM_UP_S, WARM_UP_RATE, seed=1, show=False)
+    soak.soak(server, tiny, histories, WARM_UP_S, WARM_UP_RATE, seed=1)
     for _ in range(ROUNDS):
-        figures, samples, windows, events = soak.soak(server, tiny, histories, SECONDS, RATE, show=False)
+        figures, samples, windows, events = soak.soak(server, tiny, histories, SECONDS, RATE)
         with capsys.disabled():
             print(f"\nsoak: {figures}")
         if figures["errors"] == 0 and within_bounds(samples):
