@@ -69,11 +69,11 @@ class Reference:
     def scores(self, prompt: Tensor, paths: Tensor) -> Tensor:
         """Log-probabilities [L, n] of the first 1 to L codes of n whole paths; -inf from where a path is no item's."""
         sizes = self._tree.sizes
-        node, prefix = torch.zeros_like(paths), torch.zeros_like(paths)
+        node, so_far = torch.zeros_like(paths), torch.zeros_like(paths)
         total, found = torch.zeros(len(paths), device=paths.device), []
         for level, size in enumerate(sizes, 1):
             code = paths // math.prod(sizes[level:]) % size
-            logits = self.logits(level, prompt, prefix)
+            logits = self.logits(level, prompt, so_far)
             family = torch.full_like(logits, -torch.inf)
             children = torch.full(logits.shape, -1, device=paths.device)
             for row, parent in enumerate(node.tolist()):
@@ -84,7 +84,7 @@ class Reference:
                     children[row, codes] = torch.arange(own.start, own.stop, device=paths.device)
             at = code[:, None]
             total = total + family.log_softmax(1).gather(1, at)[:, 0].nan_to_num(nan=-torch.inf)
-            node, prefix = children.gather(1, at)[:, 0], prefix * size + code
+            node, so_far = children.gather(1, at)[:, 0], so_far * size + code
             found.append(total)
         return torch.stack(found)
 

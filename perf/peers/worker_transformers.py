@@ -9,12 +9,12 @@ from transformers import AutoModelForCausalLM
 
 
 def children(items):
-    """Tokens that may follow a prefix: {(): [...], (t1,): [...], ...} of items int[n, L]."""
+    """Tokens that may follow a path: {(): [...], (t1,): [...], ...} of items int[n, L]."""
     found = {}
     for item in items.tolist():
         for level, token in enumerate(item):
             found.setdefault(tuple(item[:level]), {})[token] = None  # a set that keeps its order
-    return {prefix: list(tokens) for prefix, tokens in found.items()}
+    return {path: list(tokens) for path, tokens in found.items()}
 
 
 def load(options):
