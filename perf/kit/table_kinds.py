@@ -8,7 +8,7 @@ OVERLOAD = {
     file: Table(
         file, "{settings[artifact]}, deadline {settings[deadline_ms]} ms, capacity {capacity:.0f} answers/s", "shares",
         (
-            Column("asked/s", "shares/*/sent_rate"), Column("answered in time/s", "shares/*/goodput"),
+            Column("asked/s", "shares/*/offered_rate"), Column("answered in time/s", "shares/*/goodput"),
             Column("refused", "shares/*/shed", "{}"), Column("P50 ms", "shares/*/p50_ms"),
             Column("P99 ms", "shares/*/p99_ms"),
         ),

@@ -99,7 +99,7 @@ def table(most: float, loads: Sequence[LoadShare]) -> str:
     )
     rows = [
         (
-            f"{share:.2f}", f"{r.sent_rate:.1f}", f"{r.answered / r.requests:.1%}", f"{r.shed / r.requests:.1%}",
+            f"{share:.2f}", f"{r.offered_rate:.1f}", f"{r.answered / r.requests:.1%}", f"{r.shed / r.requests:.1%}",
             r.failed, f"{r.goodput:.1f}", *("-" if ms is None else f"{ms:.1f}" for ms in (r.p50_ms, r.p99_ms)),
             f"{cores:.2f}", ", ".join(f"{who} {count}" for who, count in r.shed_by.items()),
         )
@@ -118,7 +118,7 @@ def picture(loads: Sequence[LoadShare], deadline_ms: int, path: Path) -> None:
         )
     latency.axhline(deadline_ms, color="C3", label=f"deadline {deadline_ms} ms")
     latency.set(ylabel="ms", ylim=(0, None))
-    rate.plot(shares, [r.sent_rate for r in found], "o:", color="0.6", label="asked")
+    rate.plot(shares, [r.offered_rate for r in found], "o:", color="0.6", label="asked")
     rate.plot(shares, [r.goodput for r in found], "o-", label="answered in time")
     rate.set(xlabel="share of capacity", ylabel="requests/s", ylim=(0, None))
     plot.save(figure, path)

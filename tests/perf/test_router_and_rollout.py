@@ -104,6 +104,13 @@ def test_what_was_not_answered_took_no_time() -> None:
     assert line.split()[5:8] == ["0.0", "-", "-"]
 
 
+def test_what_left_late_was_asked_for_when_it_was_due() -> None:
+    """What was answered in time is counted in the same seconds: it cannot be more than was asked."""
+    late = [ReplayedRequest(1.0, 1.5, 1.6, "answered")]
+    line = overload.table(9.0, [overload.LoadShare(1.0, summarise(late, 1000), 0.1)]).splitlines()[-1]
+    assert line.split()[1] == line.split()[5] == "1.0"
+
+
 def test_a_router_is_not_put_before_a_server_of_others(tiny: Path) -> None:
     with pytest.raises(InputError, match="router"):
         overload.main([str(tiny), "--router", "--url", "127.0.0.1:1"])
