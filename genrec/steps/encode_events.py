@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from genrec.rank.hstu import FEATURE
 from genrec.settings import Settings
 from genrec.steps import EachAlone, Tensors
 from genrec.steps.candidates import read_candidates, read_top_k
@@ -36,8 +37,10 @@ class EncodeEvents(EachAlone):
         user = reader.user(request, table)
         rows, prior, left_out = read_candidates(request, table.catalogue, first is not None)
         top_k = read_top_k(request)
-        # A retrieval found nothing: the answer is empty
-        tokens = user.tokens if len(rows) else user.tokens[:0]
+        if not len(rows):  # a retrieval that found nothing: the answer is empty
+            events = int((user.tokens[:, FEATURE] == 0).sum())
+            user = user._replace(tokens=user.tokens[:0], cut=user.cut + events)
+        tokens = user.tokens
         deadline = first.deadline_ns if first else deadline_of(request, now)
         if not len(tokens) and "candidate_scores" not in request:  # what else is there to go by
             prior = table.catalogue.popularity_scores[rows]

@@ -12,7 +12,7 @@ import torch
 
 from build.catalogue import add_items, remove_items
 from build.openvino.engines import build_engines
-from ensembles.local import LocalRecommender
+from ensembles.local import LocalRecommender, request
 from genrec.catalogue.files import CATALOGUE
 from genrec.catalogue.items import Catalogue
 from genrec.catalogue.versions import point, read_current
@@ -25,6 +25,7 @@ from genrec.rank.kinds import DISCRIMINANT, HSTU, NO_RANKER, ranker_of
 from genrec.report import MODEL, POPULARITY
 from genrec.settings import Settings
 from genrec.steps import load
+from tests.ensembles.rankings import report_of
 from tests.oracles.hstu_asked import Asked, ByTorch, check_ranking, events_of, logits_of
 
 MOST = 16
@@ -166,6 +167,16 @@ def test_items_that_the_catalogue_does_not_know_take_their_ratings_along(
     kept = {name: np.delete(events[name], 4, 1) for name in ("ratings", "times")}
     report = check_ranking(answer, by_torch(items[:7], items[50:60], **{**events, **kept}), 10)
     assert report.dropped == 1
+
+
+def test_of_a_user_who_has_seen_all_items_none_is_read(tiny_hstu: Path, items: list[int]) -> None:
+    """The retrieval finds nothing to rank, and the report counts his whole history as cut off."""
+    asked = {"features": np.array([[1]], np.int32), "retrieve": np.array([[12]], np.int32)}
+    with LocalRecommender(tiny_hstu, 16, decoder="recommend_and_rank", pool_user_mb=1) as local:
+        (answer,) = local.runtime.run([request([1, *items], 5, exclude_history=True) | asked])
+    assert isinstance(answer, dict) and answer["item_ids"].size == 0
+    report = report_of(answer)
+    assert (report.answered_by, report.dropped, report.cut) == (POPULARITY, 1, len(items))
 
 
 def test_an_event_of_a_lifetime_ago_is_as_old_as_can_be_told(
