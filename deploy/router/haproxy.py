@@ -11,11 +11,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from deploy import probe, tritonserver
-from deploy.ports import LOOPBACK, Ports
+from deploy.ports import LOOPBACK, Ports, is_free
 from deploy.router.config import BACKENDS, ServerPlace, render
 from deploy.router.limits import Limits
 from genrec import leftovers
@@ -92,7 +92,8 @@ class Router:
     def revive(self) -> bool:
         """Whether it had ended, or hung, and was started again. Its places are then as they were at the first start.
 
-        Raises RouterError when it ends so soon after a start that another would not help.
+        One whose port another process has taken meanwhile waits for it. Raises RouterError when it ends so soon after a
+        start that another would not help.
         """
         if self.process.poll() is None:
             if self._answers():
@@ -102,12 +103,21 @@ class Router:
         if time.monotonic() < self.started + SETTLED_S:
             raise RouterError(f"haproxy: ended with {self.process.returncode}: {self.log()}")
         log.warning("haproxy ended with %d; it is started again", self.process.returncode)
+        self._wait_for_ports()
         # systemd-logind removes it all when its user logs out (RemoveIPC)
         if not (self.folder / CONFIG).exists():
             _lay_out(self.folder, self.config)
         self.process, self.started = _start(self.folder), time.monotonic()
         _wait(self)
         return True
+
+    def _wait_for_ports(self) -> None:
+        told = 0
+        while taken := next((port for port in astuple(self.ports) if not is_free(port)), 0):
+            if taken != told:
+                log.warning("haproxy: port %d is in use on %s; it starts when that is free", taken, LOOPBACK)
+                told = taken
+            time.sleep(LOOK_S)
 
     def _answers(self) -> bool:
         for _ in range(LOOKS):

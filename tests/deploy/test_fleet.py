@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +17,7 @@ import pytest
 
 from deploy.launch import LaunchError
 from deploy.launcher import RunningServer
-from deploy.ports import choose_ports
+from deploy.ports import LOOPBACK, choose_ports
 from deploy.router import fleet as fleets
 from deploy.router.fleet import STATE, Fleet
 from deploy.router.haproxy import CONFIG, SETTLED_S, Router, RouterError
@@ -130,6 +131,25 @@ def test_a_router_whose_files_in_dev_shm_were_removed_is_started_again(fleet: Fl
     assert fleet.router.process is not first and fleet.router.process.poll() is None
     assert json.loads((fleet.router.folder / STATE).read_text())["serving"] == str(OLD)
     assert fleet.router.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_router_whose_port_is_taken_starts_again_when_it_is_free(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a client socket, in the moment between its end and its start."""
+    first, port = fleet.router.process, fleet.router.ports.grpc
+    fleet.router.started -= SETTLED_S  # as if it had run for so long
+    first.kill()
+    first.wait()
+    with socket.create_server((LOOPBACK, port)) as stranger:
+
+        def leave() -> None:
+            until(lambda: f"port {port} is in use" in caplog.text)
+            stranger.close()
+
+        threading.Thread(target=leave, daemon=True).start()
+        fleet.check()
+    assert fleet.router.process is not first and fleet.router.process.poll() is None
 
 
 def test_servers_end_though_the_router_cannot_take_them_out(fleet: Fleet, ended: list[Path]) -> None:
