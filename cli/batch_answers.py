@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from threading import Event
+from multiprocessing.pool import ThreadPool
+from threading import Event, Semaphore
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +36,7 @@ TOGETHER = 64  # requests of a batch in this process
 IN_FLIGHT = 64  # requests that a server has at a time: full batches, and far from the 1,024 that may wait
 PATIENCE_S = 60.0  # how long a server may be away or shed load: longer than it takes to start again
 PAUSE_S = 0.5
+GRACE_S = 2.0
 DEAD = "is not healthy"  # so Triton says of a model's process that has ended, in whose place another comes
 
 
@@ -73,30 +74,38 @@ def local_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[Ans
 
 @contextmanager
 def server_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[Answers]:
-    """A server's. One that restarts in the middle is waited for; one that is not there in the beginning is not."""
-    with Ranker(a.url, a.protocol) as ranker, Recommender(a.url, a.protocol, model=a.ensemble) as recommender:
+    """A server's. One that restarts in the middle is waited for; one that is not there in the beginning is not. Where
+    this is ended, answers under way have GRACE_S to come: a cancel can end Triton 2.51.
+    """
+    with (
+        ThreadPool(IN_FLIGHT) as threads,  # outermost: no thread that a server keeps waiting is waited for
+        Ranker(a.url, a.protocol) as ranker,
+        Recommender(a.url, a.protocol, model=a.ensemble) as recommender,
+    ):
         ask: Ask = recommender.recommend if a.ensemble != RECOMMEND_AND_RANK else ranker.recommend_and_rank
         ask = partial(ask, top_k=a.top_k, **wishes)
-        told, over = _told(a, ask), Event()
+        told, over, free = _told(a, ask), Event(), Semaphore(IN_FLIGHT)
 
         def answer(known: Known) -> Answered:
-            return patiently(partial(ask, **_of(known, told)), over=over)
+            with free:
+                return patiently(partial(ask, **_of(known, told)), over=over)
 
-        with ThreadPoolExecutor(IN_FLIGHT) as threads:
+        def answers_to(known: Sequence[Known], bar: Any) -> list[Answered]:
+            found = []
+            for each in threads.imap(answer, known):
+                found.append(each)
+                bar.update()  # here: its count is no thread's own
+            return found
 
-            def answers_to(known: Sequence[Known], bar: Any) -> list[Answered]:
-                found = []
-                for each in threads.map(answer, known):
-                    found.append(each)
-                    bar.update()  # here: its count is no thread's own
-                return found
-
-            try:
-                yield answers_to
-            except BaseException:
-                over.set()
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+        try:
+            yield answers_to
+        except BaseException:
+            over.set()
+            threads.terminate()  # who was not asked for yet is not
+            until = time.monotonic() + GRACE_S
+            for _ in range(IN_FLIGHT):
+                free.acquire(timeout=max(until - time.monotonic(), 0))
+            raise
 
 
 def _told(a: argparse.Namespace, ask: Ask) -> list[str]:
