@@ -48,7 +48,7 @@ def run(a: argparse.Namespace) -> None:
         tell_outdated(a.artifact)
     elif note := other_catalogue(a.artifact, name):
         print(note, file=sys.stderr)
-    by, versions, short, begun = Counter[str](), set[int](), 0, time.monotonic()
+    by, short, begun = Counter[str](), 0, time.monotonic()
     with (
         writing(a.out, load_keys(a.artifact), _key(a, wishes, users, name)) as lists,
         (server_answers if a.url else local_answers)(a, wishes) as answers_to,
@@ -63,11 +63,11 @@ def run(a: argparse.Namespace) -> None:
                 _check_same(a, name)
             lists.write(block, answers)
             by.update(each.by for each in answers)
-            versions |= {each.catalogue_version for each in answers}
             short += sum(len(each.item_ids) < a.top_k for each in answers)
     notes = [f"{counted(users - before, 'user')} in {time.monotonic() - begun:.1f} s"]
     notes += [f"{number} by {who}" for who, number in sorted(by.items())]
-    notes += [f"catalogue version {' and '.join(map(str, sorted(versions)))}"] if versions else []
+    versions = " and ".join(map(str, sorted(lists.versions)))
+    notes += [f"catalogue version {versions}"] if versions else []
     notes += [f"{counted(short, 'list')} of fewer than {a.top_k} items"] if short else []
     print(f"{a.out}: {', '.join(notes)}", file=sys.stderr)
 

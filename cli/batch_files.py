@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from genrec.steps.known_features import KnownFeatures
 from genrec.steps.known_users import HISTORIES, KnownUsers
 
 BLOCK_USERS = 1 << 12  # as `genrec data` writes them to a row group
+VERSIONS = b"catalogue versions"  # among the metadata of a part
 WRITERS = {".parquet": pq.ParquetWriter, ".csv": pyarrow.csv.CSVWriter}
 
 # `history` int64[n] of a user, oldest first; where the data set has them, `times` and `ratings` of its items, and
@@ -76,7 +78,8 @@ class Lists:
     """The answers that are there, a file per block in the folder `parts`; a run of the same `key` takes them over.
     Those of another run go when this one has its first.
 
-    `blocks` counts them. `keys`: as `genrec.catalogue.keys.load_keys` has them.
+    `blocks` counts them, and `versions` are those of the catalogue that they are of: of one, where they are taken over;
+    others may have come by a swap that was taken back. `keys`: as `genrec.catalogue.keys.load_keys` has them.
     """
 
     def __init__(self, parts: Path, key: str, keys: pa.Table) -> None:
@@ -89,8 +92,9 @@ class Lists:
             )
         if not self._said.is_file():
             self.begin()
+        self.versions: set[int] = set()
         numbers = count() if self.is_own else ()
-        self.blocks = next((number for number in numbers if not self._part(number).exists()), 0)
+        self.blocks = next((number for number in numbers if not self._takes_over(number)), 0)
 
     @property
     def is_own(self) -> bool:
@@ -110,9 +114,12 @@ class Lists:
         self.begin()
         part = self._part(self.blocks)
         partial = part.with_suffix(".partial")
-        pq.write_table(_table(block, answers, self.keys), partial)
+        versions = {each.catalogue_version for each in answers}
+        table = _table(block, answers, self.keys)
+        pq.write_table(table.replace_schema_metadata({VERSIONS: json.dumps(sorted(versions))}), partial)
         put(partial, part)
         self.blocks += 1
+        self.versions |= versions
 
     def remove(self) -> None:
         """Take the folder away; what says whose it is goes last, so that one that is ended here leaves no stranger."""
@@ -124,6 +131,17 @@ class Lists:
     def tables(self) -> Iterator[pa.Table]:
         """All that was written, in order."""
         return (pq.read_table(self._part(number), memory_map=True) for number in range(self.blocks))
+
+    def _takes_over(self, number: int) -> bool:
+        part = self._part(number)
+        if not part.exists():
+            return False
+        said = (pq.read_schema(part).metadata or {}).get(VERSIONS, b"[]")
+        versions = self.versions | set(json.loads(said))
+        if len(versions) > 1:
+            return False
+        self.versions = versions
+        return True
 
     def _part(self, number: int) -> Path:
         return self.parts / f"{number}.parquet"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from build.catalogue import remove_items
@@ -52,6 +53,27 @@ def test_a_run_that_fails_at_once_leaves_what_another_was_answered(
     with batch_files.writing(out, keys, "of hours") as lists:
         assert lists.blocks == 2
     assert pyarrow.csv.read_csv(out)["item_id"].to_pylist() == [7, 7] and list(tmp_path.iterdir()) == [out]
+
+
+def test_lists_of_a_version_that_was_taken_back_are_made_anew(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A swap while the command ran, its end, a rollback, and the same command. Blocks of one user, of four."""
+    monkeypatch.setattr(batch_files, "BLOCK_USERS", 1)
+    out, keys = tmp_path / "lists.parquet", load_keys(shop)
+
+    def answer(lists: batch_files.Lists, *versions: int) -> None:
+        for version, block in zip(versions, batch_files.blocks_of(shop, lists.blocks), strict=False):
+            items, scores = np.array([version]), np.zeros(1, np.float32)
+            lists.write(block, [Recommendation(items, scores, "model", 0, 0, 1, 1, version)])
+
+    with pytest.raises(KeyboardInterrupt), batch_files.writing(out, keys, "of version 1") as lists:
+        answer(lists, 1, 1, 2)
+        raise KeyboardInterrupt
+    with batch_files.writing(out, keys, "of version 1") as lists:
+        assert lists.blocks == 2
+        answer(lists, 1, 1)
+    assert pq.read_table(out)["item_id"].to_pylist() == [1, 1, 1, 1] and lists.versions == {1}
 
 
 def test_lists_may_have_a_name_as_long_as_a_file_may_have_one(shop: Path, tmp_path: Path) -> None:
