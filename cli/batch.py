@@ -7,14 +7,19 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cli.options import add_artifact, add_server, add_settings, at_least, check_where, tell_outdated
 from cli.recommend import LOCAL, add_wishes, wishes_of
 from genrec.errors import GenrecError
 from genrec.words import counted
 
+if TYPE_CHECKING:
+    from clients.wire import Answered
+
+CHECK_S = 0.5  # less than a start of a server takes: no other one is there and away again in between
 ENSEMBLES = ("recommend", "recommend_draft", "recommend_and_rank")
 
 
@@ -58,9 +63,7 @@ def run(a: argparse.Namespace) -> None:
             bar.update(before)
             print(f"{a.out}: goes on behind {counted(before, 'user')} of a run that ended", file=sys.stderr)
         for block in blocks_of(a.artifact, lists.blocks):
-            answers = answers_to(block.known, bar)
-            if name:
-                _check_same(a, name)
+            answers = list(_of_one(a, name, answers_to(block.known, bar)))
             lists.write(block, answers)
             by.update(each.by for each in answers)
             short += sum(len(each.item_ids) < a.top_k for each in answers)
@@ -70,6 +73,20 @@ def run(a: argparse.Namespace) -> None:
     notes += [f"catalogue version {versions}"] if versions else []
     notes += [f"{counted(short, 'list')} of fewer than {a.top_k} items"] if short else []
     print(f"{a.out}: {', '.join(notes)}", file=sys.stderr)
+
+
+def _of_one(a: argparse.Namespace, name: str, answers: Iterable[Answered]) -> Iterator[Answered]:
+    """`answers`, of the server of this `name` if any, which is asked for it every CHECK_S, and behind them. Raises as
+    `_check_same`.
+    """
+    checked = time.monotonic()
+    for each in answers:
+        if name and time.monotonic() > checked + CHECK_S:
+            _check_same(a, name)
+            checked = time.monotonic()
+        yield each
+    if name:
+        _check_same(a, name)
 
 
 def _check_same(a: argparse.Namespace, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -29,7 +29,7 @@ from genrec.steps import Tensors
 
 Ask = Callable[..., Answered]  # of `history`, and of what a ranker reads beside it
 # What is known of users and a bar, which is moved, to answers in their order
-Answers = Callable[[Sequence[Known], Any], list[Answered]]
+Answers = Callable[[Sequence[Known], Any], Iterable[Answered]]
 # Ensembles under their names in the local runtime
 DECODERS = {"recommend": "beam", "recommend_draft": "draft", RECOMMEND_AND_RANK: RECOMMEND_AND_RANK}
 TOGETHER = 64  # requests of a batch in this process
@@ -90,12 +90,10 @@ def server_answers(a: argparse.Namespace, wishes: dict[str, Any]) -> Iterator[An
             with free:
                 return patiently(partial(ask, **_of(known, told)), over=over)
 
-        def answers_to(known: Sequence[Known], bar: Any) -> list[Answered]:
-            found = []
+        def answers_to(known: Sequence[Known], bar: Any) -> Iterator[Answered]:
             for each in threads.imap(answer, known):
-                found.append(each)
+                yield each
                 bar.update()  # here: its count is no thread's own
-            return found
 
         try:
             yield answers_to

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.csv
 import pytest
 
-from cli import batch_answers, batch_files
+from cli import batch, batch_answers, batch_files
 from cli.batch import _key
 from cli.main import main, parser
 from clients.client import Client
@@ -27,7 +27,7 @@ from tests.serving.processes import stub_of
 from tests.serving.servers import brief_server
 from tests.tiny import other_generator
 
-Answers = Callable[[Sequence[Any], Any], list[Recommendation]]
+Answers = Callable[[Sequence[Any], Any], Iterable[Recommendation]]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,29 @@ def test_a_server_that_comes_back_with_another_model_is_asked_for_no_more(
         assert "goes on behind 1 user" in capsys.readouterr().err and out.exists()
 
 
+def test_a_server_that_changes_and_changes_back_among_the_users_of_a_block_is_noticed(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a rollout that is undone: the second of four users is answered by the other model."""
+    monkeypatch.setattr(batch, "CHECK_S", 0)
+    called = "genrec-1-22-333-00000001-aaaa-cccc"
+
+    @contextmanager
+    def answers(_: Namespace, __: dict[str, Any]) -> Iterator[Answers]:
+        def answers_to(known: Sequence[Any], bar: Any) -> Iterator[Recommendation]:
+            nonlocal called
+            for model in "abaa":
+                called = f"genrec-1-22-333-00000001-{4 * model}-cccc"
+                yield Recommendation(np.array([7]), np.zeros(1, np.float32), "model", 0, 0, 1, 1, 1)
+
+        yield answers_to
+
+    monkeypatch.setattr(batch_answers, "server_answers", answers)
+    monkeypatch.setattr(Client, "server_name", lambda _: called)
+    assert main(["batch", str(shop), "--out", str(tmp_path / "lists.csv"), "--url", "127.0.0.1:1"]) == 2
+    assert "serves another artifact since" in capsys.readouterr().err and not [*tmp_path.iterdir()]
+
+
 @pytest.mark.serving
 def test_a_model_that_is_loaded_again_is_waited_for(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,7 +184,7 @@ def test_a_server_that_is_away_holds_up_nobody_who_ends_the_command(monkeypatch:
 
         def ask() -> None:
             with suppress(Unreachable):
-                answers_to([{"history": np.ones(1, np.int64)}], None)
+                list(answers_to([{"history": np.ones(1, np.int64)}], None))
 
         threading.Thread(target=ask, daemon=True).start()
         assert began.wait(60)
