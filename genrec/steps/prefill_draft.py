@@ -78,6 +78,8 @@ class PrefillDraft(PromptsLater):
         assert self._kept and prompt.visit
         tokens = prompt.history
         past = self._kept.past(prompt.visit, len(tokens))
+        # The last one's state is read, of a prompt that is there whole too
+        past = past._replace(tokens=min(past.tokens, len(tokens) - 1))
         states, new = self._behind_past(tokens[past.tokens :].astype(np.int64), past)
         if not np.isfinite(states).all():  # nor is its KV, which would be read again and again
             raise ModelError("states")

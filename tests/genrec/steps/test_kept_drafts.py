@@ -66,6 +66,20 @@ def test_both_decoders_go_on_behind_what_either_left(
                 step.close()
 
 
+def test_a_draft_of_a_prompt_that_recommend_has_left_whole(tiny: Path, start: Start) -> None:
+    """The first level's logits, which `recommend` leaves too, are no state."""
+    kept, settings = start(tiny)
+    plain, _ = start(tiny, megabytes=0)
+    generate = steps.load("generate", settings)
+    generate.run([prompt(tiny, 6, 7)])
+    generate.close()
+    before = reused()
+    (got,) = kept.run([prompt(tiny, 6, 7)])
+    assert isinstance(got, dict), got
+    np.testing.assert_allclose(got["states"], plain.run([prompt(tiny, 6, 7)])[0]["states"], rtol=0, atol=1e-4)
+    assert reused() - before == 17
+
+
 def test_nobody_reads_what_another_or_a_forgotten_user_has_left(twin: Path, start: Start) -> None:
     step, settings = start(twin, "twin")
     assert settings.pool
