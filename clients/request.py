@@ -82,6 +82,9 @@ def whole_numbers(
                 raise InputError(field, f"holds {value}", accepted)
     if len(items) and items.dtype.kind not in "iu":
         raise InputError(field, f"holds values of type {items.dtype}", accepted)
+    # Beside a number NumPy takes True for 1
+    if isinstance(values, list | tuple) and not {bool, np.bool_}.isdisjoint(map(type, values)):
+        raise InputError(field, "holds values of type bool", accepted)
     for value in (int(items.min()), int(items.max())) if len(items) else ():
         if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             raise InputError(field, f"holds {value}", accepted)

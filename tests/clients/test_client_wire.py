@@ -24,6 +24,8 @@ from genrec.errors import GenrecError, InputError
     [
         ("history", {"history": [1.0]}),
         ("history", {"history": [True]}),
+        ("history", {"history": [5, True]}),
+        ("only", {"history": [5], "only": (np.False_, 5)}),
         ("history", {"history": ["7"]}),
         ("history", {"history": [[1, 2]]}),
         ("history", {"history": [1, [2]]}),
