@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.options import add_artifact, groups
-from genrec.words import counted
+from genrec.words import command, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +72,7 @@ def run(a: argparse.Namespace) -> None:
 
         version = _make(a)
         base = manifest.read(folder_of(a.artifact, version))[MADE]["facts"]["from"]
-        served = f"`genrec catalogue swap {a.artifact} {version}` serves it"
+        served = f"{command('catalogue swap', a.artifact, str(version))} serves it"
         print(f"version {version} made of version {base}; {served}")
     elif a.action in ("swap", "rollback"):
         from deploy.switch import roll_back, servers_of, switch

@@ -119,7 +119,8 @@ def make_model(artifact: Path, how: How = PLAIN, changes: Mapping[str, Any] | No
     books = [path for path in (artifact / CODEBOOKS,) if path.exists()]
     for path in books:  # a kill may have left new ones beside a catalogue of before
         if recorded(artifact, path.name) not in (None, digest_file(path)):
-            raise ArtifactError(path, f"is not the file that stage `tokenise` made{anew('tokenise')}")
+            problem = f"is not the file that stage `tokenise` made{anew(artifact, 'tokenise')}"
+            raise ArtifactError(path, problem)
     key = stage_key(settings, [artifact / "histories.parquet", artifact / "catalogue.parquet", *books])
     train_stage(
         artifact, "train", key, ("config.json", "model.safetensors"),

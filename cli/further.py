@@ -11,6 +11,7 @@ from typing import Any
 from cli.chain import How, check_generator, check_ours
 from genrec.errors import InputError
 from genrec.manifest import COMMANDS, check_inputs, read
+from genrec.words import command
 
 OF_EPOCHS = ("epochs", "patience", "validate_every")
 OF_THE_START = ("warm_start", "dropout", "max_history", "hidden_size", "num_hidden_layers", "head_dim")
@@ -131,7 +132,6 @@ def _told(
 
 def _tell_anew(artifact: Path, name: str, commands: Iterable[str] = ()) -> None:
     """Which commands make anew what is of the weights before, as they are typed: these, and then what is served."""
-    words = (command.partition(" ") for command in (*commands, "export", "build"))
-    folder = shlex.quote(str(artifact))
-    said = ", then ".join(f"`genrec {verb} {folder}{space}{options}`" for verb, space, options in words)
+    words = (each.partition(" ") for each in (*commands, "export", "build"))
+    said = ", then ".join(command(verb, artifact, options) for verb, _, options in words)
     print(f"{name}: what was made of its weights before is made anew by {said}")

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from cli.options import at_least, folder, names, of_options
+from genrec.words import command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,4 +54,4 @@ def run(a: argparse.Namespace) -> None:
             a.item_tokens,
         )  # fmt: skip
     print("\n".join(f"  {note}" for note in notes))
-    print(f"imported; `genrec export {a.artifact}` and `genrec build {a.artifact}` make it servable")
+    print(f"imported; {command('export', a.artifact)} and {command('build', a.artifact)} make it servable")

@@ -9,6 +9,7 @@ from pathlib import Path
 from genrec.errors import InputError
 from genrec.rank.kinds import DISCRIMINANT, ranker_of
 from genrec.settings import Settings
+from genrec.words import command
 
 READS_DISK = "pre_infer"  # the ensemble; a ranking waits for no disk
 RANKINGS = {"rank", "recommend_and_rank"}
@@ -17,26 +18,27 @@ RANKINGS = {"rank", "recommend_and_rank"}
 def check_read(settings: Settings, artifact: Path, ensembles: Sequence[str]) -> None:
     """`ensembles` are those served of the artifact. Raises InputError."""
     ranker = ranker_of(artifact, settings.ranker)
-    _check_verify(settings.verify, ensembles)
-    _check_choice(settings.prefix_choice, ranker, ensembles)
+    _check_verify(settings.verify, artifact, ensembles)
+    _check_choice(settings.prefix_choice, artifact, ranker, ensembles)
     if settings.nodes > 1:
         _check_nodes(settings, ranker, ensembles)
     if settings.pool_disk:
-        _check_disk(settings, ensembles)
+        _check_disk(settings, artifact, ensembles)
 
 
-def _check_verify(verify: str, ensembles: Sequence[str]) -> None:
+def _check_verify(verify: str, artifact: Path, ensembles: Sequence[str]) -> None:
     if verify != "every" and "recommend_draft" not in ensembles:
         problem = f"is {verify}, and recommend_draft is not served"
-        limit = "every; `genrec train --draft alone` and `genrec export` add drafts"
-        raise InputError("verify", problem, limit)
+        made = f"{command('train', artifact, '--draft alone')} and {command('export', artifact)}"
+        raise InputError("verify", problem, f"every; {made} add drafts")
 
 
-def _check_choice(choice: str, ranker: str, ensembles: Sequence[str]) -> None:
+def _check_choice(choice: str, artifact: Path, ranker: str, ensembles: Sequence[str]) -> None:
     if choice == "auto":
         return
     if not RANKINGS.intersection(ensembles):
-        problem, limit = "nothing is served that ranks", "auto; `genrec train --ranker` makes a ranker"
+        problem = "nothing is served that ranks"
+        limit = f"auto; {command('train', artifact, '--ranker')} makes a ranker"
     elif ranker != DISCRIMINANT:
         problem, limit = f"{ranker} ranks, which always begins with the user's KV", "auto"
     else:
@@ -60,10 +62,11 @@ def _check_nodes(settings: Settings, ranker: str, ensembles: Sequence[str]) -> N
     raise InputError("nodes", f"is {settings.nodes}, and {problem}", limit)
 
 
-def _check_disk(settings: Settings, ensembles: Sequence[str]) -> None:
+def _check_disk(settings: Settings, artifact: Path, ensembles: Sequence[str]) -> None:
     if READS_DISK not in ensembles:
         problem = f"is {settings.pool_disk!r}, and {READS_DISK} is not served, which alone reads it"
-        raise InputError("pool_disk", problem, "empty; with a ranker (`genrec train --ranker`) a folder")
+        made = command("train", artifact, "--ranker")
+        raise InputError("pool_disk", problem, f"empty; with a ranker ({made}) a folder")
     if not settings.pool_user_mb:
         problem = f"is {settings.pool_disk!r}, and pool_user_mb is 0: no KV gets there"
         raise InputError("pool_disk", problem, "empty, or a pool_user_mb of at least 1")

@@ -39,6 +39,7 @@ from genrec.settings import Settings
 from genrec.steps import Answer, Tensors
 from genrec.steps.outcome import count
 from genrec.target import DEFAULT
+from genrec.words import command
 
 SLOTS = 64
 ENSEMBLES = {
@@ -214,8 +215,8 @@ def _check_decoder(artifact: Path, decoder: str) -> None:
     if decoder not in ENSEMBLES:
         raise InputError("decoder", f"is {decoder!r}", ", ".join(ENSEMBLES))
     if decoder == "draft" and not has_draft(artifact):
-        problem = "is missing; `genrec train --draft alone` and `genrec export` make it"
-        raise ArtifactError(artifact / "onnx" / DRAFT_HEAD, problem)
+        made = f"{command('train', artifact, '--draft alone')} and {command('export', artifact)}"
+        raise ArtifactError(artifact / "onnx" / DRAFT_HEAD, f"is missing; {made} make it")
 
 
 def request(history: Sequence[int], top_k: int, exclude_history: bool = False) -> Tensors:

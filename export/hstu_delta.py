@@ -32,6 +32,7 @@ from genrec.rank.hstu import CONFIG, EXPORTED, FEATURES, WEIGHTS, HstuConfig
 from genrec.rank.hstu_weights import CODES_OF_ITEMS, OF_RATINGS, HstuWeights, load_weights, with_next
 from genrec.rank.user_features import load_numbers
 from genrec.tensor_file import mapped_tensors, read_plain_metadata, readable, write_tensors
+from genrec.words import command
 
 
 class Written(NamedTuple):
@@ -95,7 +96,7 @@ def _served(artifact: Path) -> HstuWeights:
 
 
 def _check(artifact: Path, base: HstuWeights, now: Arrays) -> None:
-    path, again = artifact / "model" / WEIGHTS, "; `genrec export` exports it anew"
+    path, again = artifact / "model" / WEIGHTS, f"; {command('export', artifact)} exports it anew"
     said = read_plain_metadata(artifact / "onnx" / EXPORTED).get("config")
     config = HstuConfig.load(artifact / "model" / CONFIG)
     was = {}

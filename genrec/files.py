@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from genrec.errors import ArtifactError, InputError
+from genrec.words import command
 
-# Files of an artifact that people meet when they leave out a stage.
+# Files of an artifact that people meet when they leave out a stage, by where they lie in it.
 MADE_BY = {
     "histories.parquet": "data", "items.parquet": "data", "catalogue.parquet": "data", "source.json": "data",
-    "config.json": "train", "model.safetensors": "train", "hstu.json": "train --recipe hstu-ranker",
-    "hstu_next.json": "train --recipe hstu-next", "engine.json": "build",
+    "model/config.json": "train", "model/model.safetensors": "train",
+    "model/hstu.json": "train --recipe hstu-ranker", "model/hstu_next.json": "train --recipe hstu-next",
     "validity.safetensors": "build", "valid_ids.safetensors": "build",
+    "engines/cuda/engine.json": "build --target cuda", "engines/*/*/engine.json": "build",
 }  # fmt: skip
 
 SCRATCH = ".genrec-scratch-"
@@ -49,11 +51,14 @@ def open_file(path: Path) -> BinaryIO:
 
 def _remedy(path: Path) -> str:
     """The end of an error about a file that cannot be read: which command makes it; "" where none does."""
-    made, folder = MADE_BY.get(path.name), path.parent
+    if (place := next(filter(path.match, MADE_BY), None)) is None or path.match("catalogues/[0-9]*/*"):
+        return ""
+    artifact, (verb, _, options) = path.parents[place.count("/")], MADE_BY[place].partition(" ")
     # `genrec data` leaves a source.json too: items without one were imported.
-    if path.name == "histories.parquet" and (folder / "items.parquet").exists():
-        made = "data" if (folder / "source.json").exists() else "import --interactions"
-    return f"; `genrec {made}` makes it" if made else ""
+    imported = (artifact / "items.parquet").exists() and not (artifact / "source.json").exists()
+    if place == "histories.parquet" and imported:
+        verb, options = "import CHECKPOINT", "--interactions FILE"
+    return f"; {command(verb, artifact, options)} makes it"
 
 
 def is_absent(path: Path) -> bool:

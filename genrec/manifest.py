@@ -19,6 +19,7 @@ from typing import Any
 from genrec.errors import ArtifactError
 from genrec.files import is_absent, locked_folder, made_aside, put, read_json, sync
 from genrec.hashing import hashed, sha256_of
+from genrec.words import command
 
 NAME = "manifest.json"
 NEXT = f"{NAME}.partial"  # what it will be
@@ -239,9 +240,9 @@ def outdated(artifact: Path) -> str:
     "" where it was not, or nobody knows. Of an HSTU ranker that learns on, deltas follow: it is none of these.
     """
     if changed := _replaced(artifact, "export"):
-        made, by = "onnx", "`genrec export` and `genrec build` make it anew"
+        made, by = "onnx", f"{command('export', artifact)} and {command('build', artifact)} make it anew"
     elif changed := _replaced(artifact, "openvino"):
-        made, by = "engines/openvino", "`genrec build` makes it anew"
+        made, by = "engines/openvino", f"{command('build', artifact)} makes it anew"
     return f"{artifact / made} is of an earlier {', '.join(changed)}: {by}" if changed else ""
 
 
@@ -249,7 +250,7 @@ def check_inputs(artifact: Path, stage: str) -> None:
     """Refuse what a stage made of files that others have replaced since (its fact OF). Raises ArtifactError."""
     if changed := _replaced(artifact, stage):
         made = artifact / next(iter(read(artifact)[stage]["outputs"]), NAME)
-        raise ArtifactError(made, f"is of an earlier {', '.join(changed)}{anew(stage)}")
+        raise ArtifactError(made, f"is of an earlier {', '.join(changed)}{anew(artifact, stage)}")
 
 
 def _replaced(artifact: Path, stage: str) -> list[str]:
@@ -259,10 +260,12 @@ def _replaced(artifact: Path, stage: str) -> list[str]:
     return [name for name, sha in names.items() if recorded(artifact, name) != sha]
 
 
-def anew(stage: str, facts: Mapping[str, Any] | None = None) -> str:
+def anew(artifact: Path, stage: str, facts: Mapping[str, Any] | None = None) -> str:
     """The end of an error about a stage with these facts: which command makes it anew; "" where none does."""
-    command = "import" if facts and "imported" in facts else COMMANDS.get(stage)
-    return f"; `genrec {command}` makes it anew" if command else ""
+    if facts and "imported" in facts:
+        return f"; {command('import CHECKPOINT', artifact)} makes it anew"
+    verb, _, options = COMMANDS.get(stage, "").partition(" ")
+    return f"; {command(verb, artifact, options)} makes it anew" if verb else ""
 
 
 def _is_left_out(path: Path) -> bool:
@@ -287,5 +290,5 @@ def verify(artifact: Path, digest: Callable[[Path], str] = digest_file) -> None:
             if name in OF_USERS and _is_left_out(artifact / name):
                 continue
             if digest(artifact / name) != sha:
-                problem = f"is not the file that stage `{stage}` made{anew(stage, entry['facts'])}"
+                problem = f"is not the file that stage `{stage}` made{anew(artifact, stage, entry['facts'])}"
                 raise ArtifactError(artifact / name, problem)

@@ -97,7 +97,7 @@ def _made(artifact: Path, model: Further) -> dict[str, Any]:
         problem = f"are given, but there is no {model.what} to train further"
         raise InputError("events", problem, "events of a model that was trained")
     if not manifest.is_good(artifact, model.stage, made["key"]):
-        problem = f"is not the file that stage `{model.stage}` made{manifest.anew(model.stage)}"
+        problem = f"is not the file that stage `{model.stage}` made{manifest.anew(artifact, model.stage)}"
         raise ArtifactError(artifact / "model" / model.weights, problem)
     return dict(made)
 

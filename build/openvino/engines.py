@@ -18,6 +18,7 @@ from genrec.kv.layout import KV_TYPES
 from genrec.manifest import OF, is_good, making, read, renewed, stage_key, unchanged
 from genrec.progress import ticking
 from genrec.rank.options import OPTIONS, RankerConfig
+from genrec.words import command
 
 OPERATION, NODES = "operation", "nodes"
 GRAPHS = 8  # raised when the same ONNX becomes other engines, so that artifacts are built anew
@@ -31,7 +32,7 @@ def build_engines(artifact: Path, kv_type: str = "") -> bool:
     """
     types, longest = _types(kv_type), _longest(artifact)
     if not (artifact / "onnx").is_dir():
-        raise ArtifactError(artifact / "onnx", "is missing; `genrec export` makes it")
+        raise ArtifactError(artifact / "onnx", f"is missing; {command('export', artifact)} makes it")
     settings = {
         "types": types,
         "openvino": openvino.get_version(),

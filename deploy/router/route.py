@@ -21,6 +21,7 @@ from deploy.router.limits import Limits
 from deploy.signals import until_interrupted
 from genrec import leftovers
 from genrec.errors import GenrecError, InputError
+from genrec.words import command
 
 CONTROL = "control"
 LOOK_S = 0.5
@@ -48,7 +49,7 @@ def route(
         print(f"http {at.http_url}  grpc {at.grpc_url}  metrics http://{at.metrics_url}/metrics")
         for server in fleet.serving.servers:
             print(f"  {where(server)}")
-        print("`genrec rollout` changes the artifact; Ctrl-C ends it", flush=True)
+        print(f"{command('rollout', artifact, 'NEW')} changes the artifact; Ctrl-C ends it", flush=True)
         obey(fleet)
 
 
@@ -142,7 +143,9 @@ def folder_of(artifact: Path, router: str = "") -> Path:
             continue  # it starts, or ends
     if str(artifact) not in served:
         raise InputError(
-            "old", f"{artifact} is served by no router here", ", ".join(served) or "see `genrec route`"
+            "old",
+            f"{artifact} is served by no router here",
+            ", ".join(served) or f"see {command('route', artifact)}",
         )
     found = [(at, folder) for at, folder in served[str(artifact)] if not router or router in at]
     if len(found) == 1:

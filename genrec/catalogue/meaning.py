@@ -25,4 +25,4 @@ def check_meaning(artifact: Path, *stages: str) -> None:
     for stage, entry in learnt.items():
         if entry["facts"][MEANING] != meaning:
             problem = f"has other semantic IDs than those that stage {stage!r} was trained with"
-            raise ArtifactError(artifact / CATALOGUE, f"{problem}{anew(stage, entry['facts'])}")
+            raise ArtifactError(artifact / CATALOGUE, f"{problem}{anew(artifact, stage, entry['facts'])}")

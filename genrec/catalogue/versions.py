@@ -20,6 +20,7 @@ from genrec import manifest
 from genrec.catalogue.files import CATALOGUE, GROUPS, ITEM_TOKENS, VALID_IDS, VALIDITY
 from genrec.errors import ArtifactError, InputError
 from genrec.files import is_absent, locked_folder, read_json, write_whole
+from genrec.words import command
 
 BASE = 1
 FOLDER, POINTER = "catalogues", "current.json"
@@ -161,10 +162,9 @@ def check_files(artifact: Path, version: int) -> None:
     if entry is None and version != BASE:
         raise ArtifactError(folder, f"is missing, or not a whole version{OTHER_VERSION}")
     if entry is None:
-        raise ArtifactError(
-            folder, "has no index of its items; `genrec build` makes it, after `genrec export`"
-        )
-    remedy = manifest.anew(INDEXED) if version == BASE else OTHER_VERSION
+        made = f"{command('build', artifact)} makes it, after {command('export', artifact)}"
+        raise ArtifactError(folder, f"has no index of its items; {made}")
+    remedy = manifest.anew(artifact, INDEXED) if version == BASE else OTHER_VERSION
     for name in (CATALOGUE, VALIDITY, VALID_IDS):
         _check_file(folder / name, entry, remedy)
     if version == BASE:
@@ -189,5 +189,5 @@ def _check_file(path: Path, stage: dict[str, Any], remedy: str) -> None:
 def _check_made_for(artifact: Path, name: str, folder: Path, stage: dict[str, Any]) -> None:
     """Raises ArtifactError unless a stage of the version in `folder` was made beside the artifact's file `name`."""
     if stage.get("key") != manifest.digest_file(artifact / name):
-        remedy = f"; `genrec catalogue swap` to {BASE} serves its own{OTHER_VERSION}"
+        remedy = f"; {command('catalogue swap', artifact, str(BASE))} serves its own{OTHER_VERSION}"
         raise ArtifactError(folder, f"was made for another {name} than that of {artifact}{remedy}")

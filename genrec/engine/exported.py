@@ -45,5 +45,5 @@ def check_engines(settings: Settings, models: Iterable[str]) -> None:
         names = [name for name in names if name not in RANKER]
     engines, exported = ({name: of.get(f"model/{name}") for name in names} for of in told)
     if changed := [f"model/{name}" for name in names if engines[name] != exported[name]]:
-        problem = f"is of an earlier {', '.join(changed)} than onnx/{manifest.anew(made_of[0])}"
+        problem = f"is of an earlier {', '.join(changed)} than onnx/{manifest.anew(artifact, made_of[0])}"
         raise ArtifactError(engines_folder(artifact, settings.target), problem)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from genrec.artifact import engines_folder
 from genrec.errors import ArtifactError
 from genrec.kv.layout import KV_TYPES
+from genrec.words import command
 
 AVX2 = frozenset({"avx2", "fma"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -79,7 +80,8 @@ def engine_of(artifact: Path, target: str) -> Path:
     found = [root / each for each in types if (root / each).is_dir()]
     if not found:
         if not (root / "engine.json").is_file():
-            raise ArtifactError(root, f"has no engine; `genrec build --target {target}` makes it")
+            made = command("build", artifact, f"--target {target}")
+            raise ArtifactError(root, f"has no engine; {made} makes it")
         return root
     refused: list[ArtifactError] = []
     for folder in found:

@@ -102,7 +102,9 @@ def check_trained_on_this(path: Path, stage: str) -> None:
     with safe_open(path, framework="pt") as file:
         trained_on = (file.metadata() or {}).get("generator", "")
     if trained_on != generator_digest(path.parent):
-        raise ArtifactError(path, f"was trained on another generator than {WEIGHTS}{anew(stage)}")
+        raise ArtifactError(
+            path, f"was trained on another generator than {WEIGHTS}{anew(path.parents[1], stage)}"
+        )
 
 
 def weights_file(folder: Path) -> Path:

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from genrec import manifest
 from genrec.errors import ArtifactError
 from genrec.tensor_file import read_tensors
+from genrec.words import command
 
 FOLDER, FILE = "deltas", "delta.safetensors"
 STAGE = "delta"  # of its manifest; the key is the name of the weights that it changes
@@ -53,7 +54,8 @@ def check_next(artifact: Path, number: int) -> None:
     names = [each.name for each in missing.parent.iterdir()] if missing.parent.is_dir() else []
     later = [int(name) for name in names if name.isdecimal() and int(name) > number]
     if later and not missing.exists():
-        helps = "; put it in its place again, or `genrec export` and `genrec build` the model as it is now"
+        anew = f"{command('export', artifact)} and {command('build', artifact)}"
+        helps = f"; put it in its place again, or {anew} the model as it is now"
         raise ArtifactError(missing, f"is missing, and delta {min(later)} is to weights with it{helps}")
 
 

@@ -16,6 +16,7 @@ from genrec.manifest import digest_file
 from genrec.rank.deltas import check_base, name_of, read_delta
 from genrec.rank.hstu import HstuConfig, HstuKind
 from genrec.tensor_file import mapped_tensors
+from genrec.words import command
 
 OF_RATINGS = HstuConfig.kind
 CODES_OF_ITEMS = "codes"  # no weight: rows of codes by item, which say of which catalogue the model is
@@ -51,7 +52,9 @@ def _exported(artifact: Path, kind: HstuKind) -> HstuWeights:
     name = manifest.recorded(artifact, file) or digest_file(artifact / file)
     arrays = mapped_tensors(artifact / file)
     if missing := [each for each in (*kind.tables, CODES_OF_ITEMS) if each not in arrays]:
-        raise ArtifactError(artifact / file, f"has no {missing[0]}; `genrec export` it")
+        raise ArtifactError(
+            artifact / file, f"has no {missing[0]}; {command('export', artifact)} makes it anew"
+        )
     return HstuWeights(arrays, name, 0)
 
 

@@ -10,6 +10,7 @@ from genrec.rank.head import has_ranker
 from genrec.rank.hstu import HstuConfig, NextConfig
 from genrec.target import target_of
 from genrec.tensor_file import read_plain_metadata, readable
+from genrec.words import command
 
 DISCRIMINANT, NO_RANKER = "discriminant", "none"
 HSTU, HSTU_NEXT = HstuConfig.kind.name, NextConfig.kind.name
@@ -53,8 +54,8 @@ def check_ranker(artifact: Path, wanted: str = "auto") -> None:
         return
     if found := rankers_of(artifact):
         raise InputError("ranker", f"is {wanted}, which ranks nothing", f"auto, {', '.join(found)}")
-    problem = "has no ranker; `genrec train --ranker`, `genrec export` and `genrec build` make one"
-    raise ArtifactError(artifact / "onnx", problem)
+    made = f"{command('train', artifact, '--ranker')}, {command('export', artifact)} and {command('build', artifact)}"
+    raise ArtifactError(artifact / "onnx", f"has no ranker; {made} make one")
 
 
 def ranks_on(target: str, ranker: str) -> bool:

@@ -11,6 +11,7 @@ from genrec.errors import ArtifactError, InputError
 from genrec.files import read_json
 from genrec.json_fields import made_of
 from genrec.models.config import ModelConfig
+from genrec.words import command
 
 OPTIONS, WEIGHTS = "ranker.json", "ranker.safetensors"
 MOST_CANDIDATES = 512  # of a request
@@ -103,5 +104,6 @@ class RankerConfig:
     def load(cls, path: Path) -> RankerConfig:
         """Read ranker.json. Raises ArtifactError."""
         if not path.exists():
-            raise ArtifactError(path, "does not exist; `genrec train --ranker` makes it")
+            made = command("train", path.parents[1], "--ranker")  # in model/ or onnx/
+            raise ArtifactError(path, f"does not exist; {made} makes it")
         return made_of(cls, read_json(path), path)

@@ -36,6 +36,7 @@ from genrec.steps.known_features import KnownFeatures
 from genrec.steps.known_users import KnownUsers
 from genrec.steps.user_prefix import refuse_events
 from genrec.steps.versioned import Versioned
+from genrec.words import command
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class EventReader:
         catalogue, c = load_catalogue(artifact, self.generator), self.config
         if (len(catalogue), tuple(catalogue.codebook_sizes)) != (c.items, c.codebook_sizes):
             problem = f"is of {c.items} items with codes {c.codebook_sizes}, {CATALOGUE} has {len(catalogue)}"
+            made = f"{anew(artifact, c.kind.name)}, then {command('export', artifact)}"
             raise ArtifactError(
-                artifact / "onnx" / c.kind.exported,
-                f"{problem} with {catalogue.codebook_sizes}{anew(c.kind.name)}, then `genrec export`",
+                artifact / "onnx" / c.kind.exported, f"{problem} with {catalogue.codebook_sizes}{made}"
             )
         return catalogue
 

@@ -60,10 +60,8 @@ class PrefixReader:
         codes = np.ascontiguousarray(catalogue.codes + np.array(self.generator.code_offsets, np.int32))
         tokens, trained = item_tokens(folder, catalogue, self.generator), self.options.item_tokens
         if tokens.shape[1] != trained:
-            problem = (
-                f"has {tokens.shape[1]} tokens an item; the ranker was trained on {trained}{anew('ranker')}"
-            )
-            raise ArtifactError(own, problem)
+            problem = f"has {tokens.shape[1]} tokens an item; the ranker was trained on {trained}"
+            raise ArtifactError(own, f"{problem}{anew(self._artifact, 'ranker')}")
         return RankTable(catalogue, codes, tokens, tokens if self.options.history == "tokens" else codes)
 
 

@@ -170,12 +170,12 @@ def test_a_stage_left_out_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, stage: str, made_by: str
 ) -> None:
     verb, *options = stage.split()
-    assert f"`genrec {made_by}` makes it" in refused(capsys, verb, tmp_path, *options)
+    assert f"`genrec {made_by} {tmp_path}` makes it" in refused(capsys, verb, tmp_path, *options)
 
 
 def test_engines_left_out_are_named_with_their_target(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
     said = refused(capsys, "serve", tiny, "--target", "cuda")
-    assert said.endswith("engines/cuda: has no engine; `genrec build --target cuda` makes it")
+    assert said.endswith(f"engines/cuda: has no engine; `genrec build {tiny} --target cuda` makes it")
 
 
 def test_bad_input_leaves_no_folder_behind(

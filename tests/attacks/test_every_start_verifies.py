@@ -113,7 +113,7 @@ def test_a_restart_does_not_serve_what_was_damaged_meanwhile(
         damage(path)
         os.kill(stub_of(server.pid, "validity_lookup"), signal.SIGKILL)
         until(lambda: server.supervisor.error or server.restarts > 1)
-        said = f"{path}: is not the file that stage `openvino` made; `genrec build` makes it anew"
+        said = f"{path}: is not the file that stage `openvino` made; `genrec build {artifact}` makes it anew"
         assert isinstance(server.supervisor.error, ArtifactError) and str(server.supervisor.error) == said
     with pytest.raises(ArtifactError, match=str(path)), running_server(artifact, beam_width=8):
         pass

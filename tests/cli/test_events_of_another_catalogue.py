@@ -25,5 +25,8 @@ def test_what_has_learnt_the_file_for_another_catalogue_is_refused(
     stages[stage] = {"key": "", "outputs": {}, "facts": facts}
     (artifact / "manifest.json").write_text(json.dumps(stages))
     assert main(["train", str(artifact), "--recipe", recipe, "--events", str(events)]) == 2
-    said = f"has other semantic IDs than those that stage '{stage}' was trained with; `genrec train --recipe {recipe}`"
-    assert said in capsys.readouterr().err
+    anew = f"`genrec train {artifact} --recipe {recipe}`"
+    assert (
+        f"has other semantic IDs than those that stage '{stage}' was trained with; {anew}"
+        in capsys.readouterr().err
+    )

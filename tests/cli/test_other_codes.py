@@ -43,7 +43,7 @@ def test_a_catalogue_that_the_model_has_not_learnt_is_not_built(trained: Path) -
     old = Catalogue.load(trained / CATALOGUE)
     replace(old, codes=old.codes[::-1]).save(trained / CATALOGUE)
     with pytest.raises(
-        ArtifactError, match=r"catalogue.parquet: has other semantic IDs.*'train'.*`genrec train`"
+        ArtifactError, match=rf"catalogue.parquet: has other semantic IDs.*'train'.*`genrec train {trained}`"
     ):
         build_validity(trained)
     (trained / "model" / "config.json").unlink()
@@ -77,9 +77,8 @@ def test_a_training_is_of_the_codebooks_too(tmp_path: Path, capsys: pytest.Captu
     assert books[0] != books[1]
     (artifact / CODEBOOKS).write_bytes(books[0])  # as a kill leaves one of two files
     assert main(train) == 2
-    assert (
-        f"{CODEBOOKS}: is not the file that stage `tokenise` made; `genrec data`" in capsys.readouterr().err
-    )
+    said = f"{CODEBOOKS}: is not the file that stage `tokenise` made; `genrec data {artifact}` makes it anew"
+    assert said in capsys.readouterr().err
 
 
 def test_a_training_without_memory_names_what_takes_less(
@@ -114,4 +113,7 @@ def test_what_is_of_earlier_histories_is_not_measured(
     (trained / "histories.parquet").write_bytes(b"newer")
     record(trained, "data", "another", [trained / "histories.parquet"], {})
     assert main(["evaluate", str(trained)]) == 2
-    assert "is of an earlier histories.parquet; `genrec data` makes it anew" in capsys.readouterr().err
+    assert (
+        f"is of an earlier histories.parquet; `genrec data {trained}` makes it anew"
+        in capsys.readouterr().err
+    )

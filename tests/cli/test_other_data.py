@@ -54,8 +54,8 @@ def test_a_catalogue_of_earlier_data_is_refused(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
     for command in (["train", artifact, "--recipe", str(tmp_path / "recipe.json")], ["build", artifact]):
         assert main(command) == 2
-        said = "catalogue.parquet: is of an earlier histories.parquet, items.parquet; `genrec data` makes it anew"
-        assert said in capsys.readouterr().err
+        said = "catalogue.parquet: is of an earlier histories.parquet, items.parquet"
+        assert f"{said}; `genrec data {artifact}` makes it anew" in capsys.readouterr().err
 
 
 def test_data_take_no_imported_model_s_items_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

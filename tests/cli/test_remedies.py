@@ -28,14 +28,16 @@ def test_every_stage_that_a_command_makes(stage: str, command: str, tmp_path: Pa
     (tmp_path / "file").write_text("as it was made")
     record(tmp_path, stage, "key", [tmp_path / "file"], {})
     (tmp_path / "file").write_text("another")
-    says = rf"file: is not the file that stage `{stage}` made; `genrec {command}` makes it anew$"
+    typed = " ".join([verb, str(tmp_path), *options])
+    says = rf"file: is not the file that stage `{stage}` made; `genrec {typed}` makes it anew$"
     with pytest.raises(ArtifactError, match=says):
         verify(tmp_path)
 
 
 def test_of_an_imported_artifact_it_is_the_import() -> None:
-    assert anew("train", {"imported": "a checkpoint"}) == "; `genrec import` makes it anew"
-    assert anew("quality") == ""
+    artifact, facts = Path("artifacts/of mine"), {"imported": "a checkpoint"}
+    assert anew(artifact, "train", facts) == "; `genrec import CHECKPOINT 'artifacts/of mine'` makes it anew"
+    assert anew(artifact, "quality") == ""
 
 
 def test_a_draft_head_of_an_earlier_generator(
@@ -49,7 +51,7 @@ def test_a_draft_head_of_an_earlier_generator(
     assert main(["export", str(artifact)]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.endswith(
-        "another generator than model.safetensors; `genrec train --draft alone` makes it anew"
+        f"another generator than model.safetensors; `genrec train {artifact} --draft alone` makes it anew"
     )
     assert not (artifact / "onnx.partial").exists()
     for name, sha in read(artifact)["export"]["outputs"].items():
@@ -66,7 +68,8 @@ def test_an_export_of_an_earlier_generator(
     generator.lm_head.weight.data += 1
     save_generator(generator, artifact / "model")
     record(artifact, "train", "other", (artifact / "model").iterdir(), {})
-    says = "onnx is of an earlier model/model.safetensors: `genrec export` and `genrec build` make it anew"
+    anew = f"`genrec export {artifact}` and `genrec build {artifact}` make it anew"
+    says = f"onnx is of an earlier model/model.safetensors: {anew}"
     assert main(["build", str(artifact)]) == 0 and says in capsys.readouterr().err
     for answers in (
         ["serve", str(artifact), "--ensembles", "none"],
@@ -85,22 +88,44 @@ def test_an_export_of_an_earlier_generator(
 def test_engines_without_an_export(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact = shutil.copytree(tiny, tmp_path / "artifact", ignore=shutil.ignore_patterns("onnx"))
     assert main(["build", str(artifact)]) == 2
-    assert "artifact/onnx: is missing; `genrec export` makes it" in capsys.readouterr().err
+    assert f"artifact/onnx: is missing; `genrec export {artifact}` makes it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("there", "command"),
     [
-        ([], "data"),
-        (["items.parquet", "source.json"], "data"),
-        (["items.parquet"], "import --interactions"),  # as an import leaves it without them
+        ([], "data {}"),
+        (["items.parquet", "source.json"], "data {}"),
+        (
+            ["items.parquet"],
+            "import CHECKPOINT {} --interactions FILE",
+        ),  # as an import leaves it without them
     ],
 )
 def test_histories_that_are_missing(there: list[str], command: str, tmp_path: Path) -> None:
     for name in there:
         (tmp_path / name).touch()
-    with pytest.raises(ArtifactError, match=rf"No such file or directory; `genrec {command}` makes it$"):
+    made = command.format(tmp_path)
+    with pytest.raises(ArtifactError, match=rf"No such file or directory; `genrec {made}` makes it$"):
         open_file(tmp_path / "histories.parquet")
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"),
+    [
+        ("model/hstu.json", "train {} --recipe hstu-ranker"),
+        ("validity.safetensors", "build {}"),
+        ("engines/cuda/engine.json", "build {} --target cuda"),
+        ("engines/openvino/bf16/engine.json", "build {}"),
+        ("config.json", ""),  # of a checkpoint, which no command of ours makes
+        ("catalogues/2/catalogue.parquet", ""),  # made by `catalogue add`
+    ],
+)
+def test_a_file_that_is_missing_in_its_place(missing: str, command: str, tmp_path: Path) -> None:
+    artifact = tmp_path / "of mine"
+    remedy = command and f"; `genrec {command.format(repr(str(artifact)))}` makes it"
+    with pytest.raises(ArtifactError, match=rf"No such file or directory{remedy}$"):
+        open_file(artifact / missing)
 
 
 def test_an_index_of_an_earlier_catalogue(tiny: Path, tmp_path: Path) -> None:
@@ -108,7 +133,7 @@ def test_an_index_of_an_earlier_catalogue(tiny: Path, tmp_path: Path) -> None:
     artifact = shutil.copytree(tiny, tmp_path / "artifact")
     build_validity(artifact)
     (artifact / CATALOGUE).write_bytes(b"another")
-    with pytest.raises(ArtifactError, match="beside it describes; `genrec build` makes it anew"):
+    with pytest.raises(ArtifactError, match=f"beside it describes; `genrec build {artifact}` makes it anew"):
         check_files(artifact, BASE)
 
 

@@ -219,8 +219,8 @@ def test_an_artifact_without_a_ranker_says_how_it_gets_one(
 ) -> None:
     for candidates in ([], ["--candidates", str(items[1])]):
         assert main(["rank", str(tiny), "--history", str(items[0]), *candidates]) == 2
-        said = "onnx: has no ranker; `genrec train --ranker`, `genrec export` and `genrec build` make one"
-        assert said in capsys.readouterr().err
+        made = f"`genrec train {tiny} --ranker`, `genrec export {tiny}` and `genrec build {tiny}`"
+        assert f"onnx: has no ranker; {made} make one" in capsys.readouterr().err
     assert main(["rank", str(tiny_ranker), "--history", str(items[0]), "--ranker", "none"]) == 2
     assert "ranker: is none, which ranks nothing (accepted: auto, discriminant)" in capsys.readouterr().err
 

@@ -269,6 +269,6 @@ def test_a_ranker_of_another_catalogue_is_refused(tiny_hstu: Path, tmp_path: Pat
     fewer.save(artifact / CATALOGUE)
     with pytest.raises(
         ArtifactError,
-        match=r"onnx/hstu_weights.* is of 300 items .* has 299 .*`genrec train --recipe hstu-ranker`",
+        match=r"onnx/hstu_weights.* is of 300 items .* has 299 .*`genrec train .* --recipe hstu-ranker`",
     ):
         load("encode_candidates", Settings(artifact, tmp_path / "arena"))

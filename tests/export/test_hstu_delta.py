@@ -163,14 +163,14 @@ def damaged_before(artifact: Path) -> None:
     ("change", "problem"),
     [
         (without_export, "delta: has nothing to change: onnx/hstu_weights.safetensors is not there"),
-        (other_heads, "hstu.json: has heads 4, the model that was exported has 2; `genrec export`"),
+        (other_heads, "hstu.json: has heads 4, the model that was exported has 2; `genrec export /.*`"),
         (changed(ITEMS, lambda rows: rows[:-1]), r"of_item.weight is \[300, 16\], it was exported as \[301"),
         (changed(ITEMS, lambda rows: rows * np.float32("nan")), "of_item.weight has NaN or infinite values"),
         (changed(ITEMS, lambda rows: rows + 1), "of_item.weight has numbers in row 0, which stands for none"),
         (changed("codes", lambda codes: codes[::-1].copy()), "is of another catalogue: items have other"),
         (
             other_numbers,
-            r"model/hstu_features.json: numbers values .* otherwise .*; `genrec export` exports it",
+            r"model/hstu_features.json: numbers values .* otherwise .*; `genrec export /.*` exports it",
         ),
         (damaged_before, "deltas/1/delta.safetensors: is not the file that stage `delta` made"),
     ],

@@ -57,7 +57,7 @@ def test_a_model_of_after_the_export_is_told_of(artifact: Path, monkeypatch: pyt
 
     monkeypatch.setattr(writer, "export_generator", trained_then)
     assert writer.export_artifact(artifact)
-    assert f"is of an earlier model/{WEIGHTS}: `genrec export`" in outdated(artifact)
+    assert f"is of an earlier model/{WEIGHTS}: `genrec export {artifact}`" in outdated(artifact)
 
 
 def test_an_hstu_ranker_that_no_delta_can_become_is_told_of(
@@ -71,7 +71,7 @@ def test_an_hstu_ranker_that_no_delta_can_become_is_told_of(
     path = copied / "model" / CONFIG
     replace(HstuConfig.load(path), tasks=(3,)).save(path)
     record(copied, "hstu", "anew", [path], {})
-    assert f"is of an earlier model/{CONFIG}: `genrec export`" in outdated(copied)
+    assert f"is of an earlier model/{CONFIG}: `genrec export {copied}`" in outdated(copied)
 
 
 def test_models_are_served_as_they_were_exported(

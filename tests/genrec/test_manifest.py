@@ -111,7 +111,7 @@ def test_a_stage_of_files_that_were_replaced_is_refused(tmp_path: Path) -> None:
     manifest.check_inputs(tmp_path, "train")
     histories.write_text("two")
     manifest.record(tmp_path, "data", "another", [histories], {})
-    said = rf"{catalogue}: is of an earlier histories\.parquet; `genrec data` makes it anew"
+    said = rf"{catalogue}: is of an earlier histories\.parquet; `genrec data {tmp_path}` makes it anew"
     with pytest.raises(ArtifactError, match=said):
         manifest.check_inputs(tmp_path, "tokenise")
 

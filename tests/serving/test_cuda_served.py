@@ -77,7 +77,9 @@ def test_what_is_rendered(tiny: Path, tmp_path: Path) -> None:
 
 def test_engines_that_are_not_built_are_named(tiny: Path) -> None:
     with (
-        pytest.raises(ArtifactError, match=r"engines/cuda: has no engine; `genrec build --target cuda`"),
+        pytest.raises(
+            ArtifactError, match=rf"engines/cuda: has no engine; `genrec build {tiny} --target cuda`"
+        ),
         running_server(tiny, target="cuda"),
     ):
         pass

@@ -86,7 +86,7 @@ def test_processes_that_score_have_the_disk_s_bytes_together(tiny_ranker: Path, 
         (
             (),
             256,
-            r"is '/.*', and pre_infer is not served, .*accepted: empty; with a ranker \(`genrec train --ranker`",
+            r"is '/.*', and pre_infer is not served, .*accepted: empty; with a ranker \(`genrec train /.* --ranker`",
         ),
         (("rank",), 256, "pre_infer is not served"),
         (("rank", "pre_infer"), 0, "pool_user_mb is 0"),
@@ -131,7 +131,7 @@ def test_nodes_that_would_share_nothing_are_refused(tiny: Path, tiny_ranker: Pat
 
 
 def test_a_way_to_verify_drafts_is_refused_where_there_are_none(tiny: Path) -> None:
-    said = r"verify: is last, and recommend_draft is not served \(accepted: every; `genrec train --draft"
+    said = r"verify: is last, and recommend_draft is not served \(accepted: every; `genrec train /.* --draft"
     given: dict[str, Any] = {"ensembles": ("recommend",), "verify": "last"}
     with pytest.raises(InputError, match=said), running_server(tiny, **given):
         pass

@@ -95,12 +95,12 @@ def features_of(
     path = artifact / USERS
     if not path.exists():
         if numbers:
-            problem = f"is not there, and the model has learnt {', '.join(numbers)}{anew('hstu')}"
+            problem = f"is not there, and the model has learnt {', '.join(numbers)}{anew(artifact, 'hstu')}"
             raise ArtifactError(path, problem)
         return np.zeros((len(user_ids), 0), np.int64), {}
     table = read_users(path, numbers)
     if missing := [name for name in numbers or () if name not in table.column_names]:
-        problem = f"has no {', '.join(missing)}, which the model has learnt{anew('hstu')}"
+        problem = f"has no {', '.join(missing)}, which the model has learnt{anew(artifact, 'hstu')}"
         raise ArtifactError(path, problem)
     if numbers is None:
         numbers = _numbers_of(table.filter(pc.is_in(table["user_id"], pa.array(user_ids))), path)

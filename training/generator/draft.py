@@ -230,7 +230,7 @@ def draft_artifact(
     of = generator_digest(artifact / "model")  # another process may train it meanwhile
     trained = read(artifact).get("train")
     if settings.joint and trained is None:
-        raise ArtifactError(artifact / "model" / WEIGHTS, f"is of no training{anew('train')}")
+        raise ArtifactError(artifact / "model" / WEIGHTS, f"is of no training{anew(artifact, 'train')}")
     generator, head, report = train_draft(
         world, Histories.load(artifact / "histories.parquet"), Catalogue.load(artifact / "catalogue.parquet"),
         load_generator(artifact / "model"), settings, DraftConfig(), state, seed, minutes,

@@ -140,7 +140,7 @@ def _check(artifact: Path, model: HstuRanker, catalogue: Catalogue, ratings: Rat
     if (c.items, c.codebook_sizes, c.features, c.ratings) != there:
         said = f"is of {c.items} items with codes {c.codebook_sizes}, {c.features} features and ratings to {c.ratings}"
         said += f"; the data has {there[0]}, {there[1]}, {there[2]} and {there[3]}"
-        raise ArtifactError(path, f"{said}{anew(HSTU.stage)}")
+        raise ArtifactError(path, f"{said}{anew(artifact, HSTU.stage)}")
     if not np.array_equal(model.codes[1:].numpy(), catalogue.codes + c.code_starts):
-        problem = f"is of another catalogue than {CATALOGUE}: items have other codes{anew(HSTU.stage)}"
-        raise ArtifactError(path, problem)
+        problem = f"is of another catalogue than {CATALOGUE}: items have other codes"
+        raise ArtifactError(path, f"{problem}{anew(artifact, HSTU.stage)}")

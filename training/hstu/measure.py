@@ -66,8 +66,8 @@ def measure_hstu(artifact: Path, device: str = "cpu") -> dict[str, dict[str, flo
     model = load_hstu(artifact / "model").to(device)
     ratings = replace(ratings, tasks=model.config.tasks)
     if ratings.levels > model.config.ratings:
-        problem = f"is of ratings to {model.config.ratings}, the data has {ratings.levels}{anew('hstu')}"
-        raise ArtifactError(artifact / "model" / CONFIG, problem)
+        problem = f"is of ratings to {model.config.ratings}, the data has {ratings.levels}"
+        raise ArtifactError(artifact / "model" / CONFIG, f"{problem}{anew(artifact, 'hstu')}")
     samples = held_out_samples(ratings, np.arange(len(ratings)), 0, model.config.max_history)
     held = np.flatnonzero(ratings.held_out)
     factors = [gaucs(ratings, held, each) for each in biased_factors(ratings)]

@@ -153,5 +153,5 @@ def further_artifact(
 
 def _check(artifact: Path, model: HstuNext, catalogue: Catalogue) -> None:
     if not np.array_equal(model.codes.numpy(), catalogue.codes + model.config.code_starts):
-        problem = f"is of another catalogue than {CATALOGUE}: items have other codes{anew(HSTU_NEXT.stage)}"
-        raise ArtifactError(artifact / "model" / NEXT_CONFIG, problem)
+        problem = f"is of another catalogue than {CATALOGUE}: items have other codes"
+        raise ArtifactError(artifact / "model" / NEXT_CONFIG, f"{problem}{anew(artifact, HSTU_NEXT.stage)}")

@@ -58,9 +58,8 @@ def test_what_is_read_beside_engines_is_of_their_export(artifact: Path, changed:
         return
     with pytest.raises(ArtifactError) as refused:
         check_engines(settings, MODELS)
-    assert str(refused.value) == (
-        f"{artifact}/engines/openvino: is of an earlier model/{told} than onnx/; `genrec build` makes it anew"
-    )
+    said = f"is of an earlier model/{told} than onnx/; `genrec build {artifact}` makes it anew"
+    assert str(refused.value) == f"{artifact}/engines/openvino: {said}"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_nothing_starts_with_engines_of_another_shape(tiny: Path, tmp_path: Path
     for stage, sha in (("export", "another"), ("openvino", "one")):
         stages[stage]["facts"][OF] = {"model/config.json": sha}
     (artifact / NAME).write_text(json.dumps(stages))
-    refused = r"engines/openvino: is of an earlier model/config.json than onnx/; `genrec build`"
+    refused = rf"engines/openvino: is of an earlier model/config.json than onnx/; `genrec build {artifact}`"
     with pytest.raises(ArtifactError, match=refused):
         LocalRecommender(artifact, 8)
     with pytest.raises(ArtifactError, match=refused), running_server(artifact, run_dir=tmp_path / "run"):

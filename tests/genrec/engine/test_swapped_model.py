@@ -75,7 +75,8 @@ def test_entries_are_named_by_what_the_engines_are_of(tiny_ranker: Path, tmp_pat
         names.append(kv_model(settings))
         said.append(outdated(artifact).rpartition(": ")[2])
     assert names == [names[0]] * 3 + [digest_file(weights)] and names[0] != names[-1]
-    both = "`genrec export` and `genrec build` make it anew"
-    assert said == ["", both, "`genrec build` makes it anew", ""]
+    built = f"`genrec build {artifact}`"
+    both = f"`genrec export {artifact}` and {built} make it anew"
+    assert said == ["", both, f"{built} makes it anew", ""]
     cuda = replace(settings, target="cuda")  # which reads the weights themselves
     assert kv_model(cuda) == digest_file(weights)

@@ -92,5 +92,7 @@ def test_an_artifact_without_a_draft_head_says_so(artifact, tmp_path):
     with pytest.raises(InputError, match="decoder"):
         LocalRecommender(artifact, 9, "twin", decoder="guess")
     (tmp_path / "manifest.json").write_text('{"made": {"key": "", "outputs": {}, "facts": {}}}')
-    with pytest.raises(ArtifactError, match="`genrec train --draft alone` and `genrec export`"):
+    with pytest.raises(
+        ArtifactError, match=f"`genrec train {tmp_path} --draft alone` and `genrec export {tmp_path}`"
+    ):
         LocalRecommender(tmp_path, 9, "twin", decoder="draft")

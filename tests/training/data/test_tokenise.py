@@ -141,7 +141,7 @@ def test_the_training_part_is_what_cut_leaves(folder: Path, monkeypatch: pytest.
 def test_whole_pipeline(folder: Path) -> None:
     assert "every item has a semantic ID of its own" in tokenise(folder, (6, 4, 24))
     train(World(), folder, replace(recipe(folder), epochs=1), folder / "state")
-    with pytest.raises(ArtifactError, match="has no index of its items; `genrec build` makes it"):
+    with pytest.raises(ArtifactError, match=f"has no index of its items; `genrec build {folder}` makes it"):
         check_files(folder, BASE)
     catalogue, histories = Catalogue.load(folder / "catalogue.parquet"), load_histories(folder)
     assert (

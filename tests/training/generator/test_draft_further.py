@@ -147,10 +147,8 @@ def test_before_a_generator_that_learns_the_same_file(
     assert main(train) != 0
     said = capsys.readouterr()
     assert said.out == f"draft: has learnt {events}\n"
-    assert (
-        "was trained on another generator than model.safetensors; `genrec train --draft alone` makes"
-        in said.err
-    )
+    anew = f"`genrec train {drafting} --draft alone` makes it anew"
+    assert f"was trained on another generator than model.safetensors; {anew}" in said.err
 
 
 def test_ended_between_weights_and_manifest_it_is_completed(

@@ -186,8 +186,8 @@ def test_a_ranker_of_the_weights_before_is_refused(
     said = ", then ".join(f"`genrec {command}`" for command in made)
     assert f"is made anew by {said}" in capsys.readouterr().out
     assert main(["export", str(artifact)]) != 0
-    said = "was trained on another generator than model.safetensors; `genrec train --ranker` makes it anew"
-    assert said in capsys.readouterr().err
+    anew = f"`genrec train {artifact} --ranker` makes it anew"
+    assert f"was trained on another generator than model.safetensors; {anew}" in capsys.readouterr().err
 
 
 def test_a_draft_head_that_learnt_with_it_is_made_anew(

@@ -129,8 +129,8 @@ def test_ratings_beyond_those_of_the_model_are_not_measured(
 ) -> None:
     """As of data made anew, on another scale; the semantic IDs are the same."""
     assert main(["evaluate", str(with_ratings(artifact, 12, highest=6)), "--recipe", "hstu-ranker"]) == 2
-    said = "model/hstu.json: is of ratings to 5, the data has 6; `genrec train --recipe hstu-ranker` makes it anew"
-    assert said in capsys.readouterr().err
+    anew = f"`genrec train {artifact} --recipe hstu-ranker` makes it anew"
+    assert f"model/hstu.json: is of ratings to 5, the data has 6; {anew}" in capsys.readouterr().err
 
 
 def test_from_new_events_to_a_delta(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +182,10 @@ def test_data_that_the_catalogue_is_not_of_is_not_learnt(
     manifest.record(artifact, "tokenise", "key", [artifact / "catalogue.parquet"], of)
     before = (artifact / "model" / WEIGHTS).read_bytes()
     assert main(["train", str(artifact), "--recipe", "hstu-ranker", "--events", str(events)]) == 2
-    assert "is of an earlier histories.parquet; `genrec data` makes it anew" in capsys.readouterr().err
+    assert (
+        f"is of an earlier histories.parquet; `genrec data {artifact}` makes it anew"
+        in capsys.readouterr().err
+    )
     assert (artifact / "model" / WEIGHTS).read_bytes() == before
 
 

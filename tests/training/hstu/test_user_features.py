@@ -38,14 +38,15 @@ def test_a_model_reads_users_as_it_learnt_them(tmp_path: Path, capsys: pytest.Ca
     later.write_text("user,item,rating,timestamp\nuser 1,item 2,4,999999\n")
     further = ["train", str(artifact), "--recipe", "hstu-ranker", "--events", str(later)]
     path.unlink()
+    anew = f"`genrec train {artifact} --recipe hstu-ranker`"
     for command in (evaluate, further):
         assert main(command) == 2
-        said = "users.parquet: is not there, and the model has learnt parity; `genrec train --recipe hstu-ranker`"
+        said = f"users.parquet: is not there, and the model has learnt parity; {anew}"
         assert said in capsys.readouterr().err
     pq.write_table(table.rename_columns(["user_id", "other"]), path)
     for command in (evaluate, further):
         assert main(command) == 2
-        said = "users.parquet: has no parity, which the model has learnt; `genrec train --recipe hstu-ranker`"
+        said = f"users.parquet: has no parity, which the model has learnt; {anew}"
         assert said in capsys.readouterr().err
 
 

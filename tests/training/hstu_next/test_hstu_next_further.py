@@ -213,7 +213,7 @@ def test_a_model_of_other_semantic_ids_is_refused(artifact: Path, capsys: pytest
     catalogue = Catalogue.load(path)
     replace(catalogue, codes=catalogue.codes[::-1].copy()).save(path)
     assert main(command(artifact, events)) != 0
-    said = "items have other codes; `genrec train --recipe hstu-next` makes it anew"
+    said = f"items have other codes; `genrec train {artifact} --recipe hstu-next` makes it anew"
     assert said in capsys.readouterr().err
 
 
@@ -230,8 +230,8 @@ def test_it_is_served_by_a_new_export_and_build(
     was, events = NextByTorch(artifact)(*asked, **given), tmp_path / "events.csv"
     events.write_text(HEAD + f"a,{ids[20]},100\nnew,{ids[21]},101\nnew,{ids[22]},103\n")
     assert main(command(artifact, events)) == 0
-    stale = f"is of an earlier {name}: `genrec export` and `genrec build` make it anew"
-    assert manifest.outdated(artifact).endswith(stale)
+    anew = f"`genrec export {artifact}` and `genrec build {artifact}` make it anew"
+    assert manifest.outdated(artifact).endswith(f"is of an earlier {name}: {anew}")
     assert main(["export", str(artifact), "--delta"]) != 0
     assert "hstu-next has no deltas" in capsys.readouterr().err
     build_engines(add_hstu(artifact, lambda _: load_hstu_next(artifact / "model")), "f32")
