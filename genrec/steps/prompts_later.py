@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # sooner than rounds differ (`genrec bench company`, docs/measured.md). While a stream is busy requests gather anyway.
 WAIT_S = 0.0
 # Of a batch, where nobody says how many. Those of a small model take milliseconds, half of them for being a batch. So
-# more go into it, as long as it is over within ROOMY_S. In 25 ms a slow CPU had eight of 64 requests in a batch, and was
+# more go into it, as long as it is over within ROOMY_S. In 25 ms a slow CPU computed eight of 64 requests, and was
 # slower the more of them waited: Triton brings many, and those of later batches are answered one by one.
 BATCH_TOKENS, ROOMY_S = 2048, 0.05
 MOST_ROWS, CAPTURED_ROWS = 32, 8  # of a batch; where shapes are captured, so that there are few
