@@ -24,7 +24,7 @@ from deploy.ports import Ports
 from deploy.router.config import ServerPlace
 from deploy.router.haproxy import Router, RouterError, running_router
 from deploy.router.limits import MOST_SERVERS, Limits
-from deploy.router.starting import Starting
+from deploy.router.starting import Starting, check_answers
 from genrec.catalogue.versions import catalogue_id
 from genrec.errors import InputError
 from genrec.files import write_whole
@@ -89,14 +89,14 @@ class Fleet:
                 raise InputError("undo", f"of {artifact}, which has no servers here", "after a rollout to it")
             self.coming = self._start(artifact, tell)
         try:
-            for server in self.coming.servers if share else ():
-                if server.supervisor.error:  # it has given up since an earlier share
-                    raise server.supervisor.error
+            if share:
+                check_answers(self.coming.servers)  # one may have ended since an earlier share
             self._shift(share, tell)
             for server in self.coming.servers if share else ():
                 tell(where(server))
             if share == 100:
                 self._drain(self.serving, tell)
+                check_answers(self.coming.servers)
                 tell(f"ending the servers of {self.serving.artifact}")  # whoever is gone by now undoes all
         except BaseException:
             self._undo()

@@ -1,8 +1,17 @@
-"""Servers that another thread starts: whoever does not want them any more need not wait until they answer."""
+"""Servers that are to come: whoever does not want them any more need not wait until they answer, and nobody is given to
+one that does not.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from deploy import probe
+from deploy.launcher import RunningServer
 from deploy.supervisor import Supervisor
+from genrec.errors import InputError
+
+ANSWER_S = 5.0
 
 
 class Starting:
@@ -23,3 +32,13 @@ class Starting:
         self._over = True
         for each in self._known:
             each.stop(wait=False)
+
+
+def check_answers(servers: Iterable[RunningServer]) -> None:
+    """Raises the error of a server that has given up, and InputError for one that is just being started again."""
+    for server in servers:
+        if server.supervisor.error:
+            raise server.supervisor.error
+        if not probe.server_id(server.http_url, ANSWER_S).startswith(server.supervisor.prefix):
+            problem = f"has a server that does not answer, {server.http_url}, run folder {server.run_dir}"
+            raise InputError("new", problem, "servers that all answer")

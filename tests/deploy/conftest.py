@@ -27,7 +27,7 @@ def router() -> Iterator[Router]:
 
 def generation(artifact: Path, place: str, ended: list[Path]) -> Generation:
     """One server that nobody asks; it says when it is ended."""
-    watched = SimpleNamespace(error=None, stop=lambda wait: None)
+    watched = SimpleNamespace(error=None, stop=lambda wait: None, prefix="")  # of whoever answers, or nobody
     server = RunningServer(choose_ports(), "", Path(), watched, ("recommend",), "")  # type: ignore[arg-type]
     stack = ExitStack()
     stack.callback(ended.append, artifact)

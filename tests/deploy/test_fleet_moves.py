@@ -62,6 +62,26 @@ def test_no_user_goes_to_new_servers_that_have_given_up(fleet: Fleet, ended: lis
     assert ended == [NEW] and fleet.coming is None and fleet.share == 0 and not told
 
 
+@pytest.mark.parametrize("share", [100, 60])
+def test_no_user_stays_with_new_servers_that_do_not_answer(
+    fleet: Fleet, ended: list[Path], share: int
+) -> None:
+    """They are being started again: from before the move, or, where all users are theirs, since then."""
+    assert fleet.coming
+    supervisor, told = fleet.coming.servers[0].supervisor, list[str]()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        supervisor.prefix = "genrec-1-"
+
+    if share < 100:
+        tell("before")
+    with pytest.raises(InputError, match="new: has a server that does not answer"):
+        fleet.move(NEW, share, tell)
+    assert ended == [NEW] and fleet.serving.artifact == OLD and fleet.coming is None
+    assert not any("ending" in each for each in told) and len(told) == (1 if share < 100 else 3)
+
+
 def test_who_goes_away_while_the_old_servers_give_their_last_answers_undoes_it(
     fleet: Fleet, ended: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
