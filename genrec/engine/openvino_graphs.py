@@ -191,16 +191,23 @@ class InferRequest:
                 self._empty(name)
 
     def infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
-        """Run pass `name` on arrays where they lie, in the graph's order."""
+        """Run pass `name` on arrays where they lie, in the graph's order.
+
+        Raises RuntimeError where it gives less than an array takes: OpenVINO leaves the rest of it as it was.
+        """
         name = name if name in self._inputs else ""
         if self._ran != name:
             self._empty(self._ran)
             self._ran = name
         for (place, _), array in zip(self._inputs[name], inputs, strict=True):
             self._request.set_input_tensor(place, _tensor(array))
-        for (place, _), array in zip(self._outputs[name], outputs, strict=bool(outputs)):
-            self._request.set_output_tensor(place, _tensor(array))
+        wanted = [_tensor(array) for array in outputs]
+        for (place, _), tensor in zip(self._outputs[name], wanted, strict=bool(outputs)):
+            self._request.set_output_tensor(place, tensor)
         self._request.infer()
+        for tensor, array in zip(wanted, outputs, strict=True):
+            if tensor.size != array.size:
+                raise RuntimeError(f"a pass gave {list(tensor.shape)} where {list(array.shape)} was expected")
         return self._request
 
     def _empty(self, name: str) -> None:
