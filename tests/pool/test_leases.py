@@ -51,6 +51,11 @@ def test_a_lease_begins_when_the_entry_is_ready_and_never_outlives_its_owner_s_l
     pool.commit(writing, LEASE_S)
     clock.go(LEASE_S / 2)
     assert find(pool, 7, [1]) == (3, 3, 7)
+    writing = pool.write_user(hashes(pool, 8, [1]), STEP, 1000, owner_key(pool.secret, 8))
+    clock.go(LEASE_S)
+    pool.commit(writing)
+    clock.go(TTL_S - LEASE_S)
+    assert pool.usage()["entries"] == 0
 
 
 def test_one_in_the_place_of_what_was_used_stays_as_long_as_that_would_have(pool, clock):
@@ -135,9 +140,32 @@ def test_one_that_leaves_for_another_counts_as_unused(pool, clock):
     assert ends(pool) == (0, 1)
 
 
-def test_holding_on_to_one_begins_its_lease_anew_and_uses_nothing(pool):
+def test_holding_on_to_one_begins_its_lease_anew_and_uses_nothing(pool, clock):
     lend(pool, 7, [1, 2])
     before = pool.usage()
+    clock.go(LEASE_S / 2)
     assert hold(pool, hashes(pool, 7, [1, 2, 3]), STEP, LEASE_S) == 6
     assert hold(pool, hashes(pool, 8, [1]), STEP, LEASE_S) == 0
+    clock.go(LEASE_S * 0.8)
+    assert hold(pool, hashes(pool, 7, [1, 2]), STEP, 0.0) == 6, "who asks for less takes nothing away"
     assert pool.usage() == before
+    clock.go(LEASE_S * 0.3)
+    assert pool.usage()["entries"] == 0
+
+
+def test_who_holds_on_to_one_does_not_make_it_live_longer(pool, clock):
+    lend(pool, 7, [1, 2])
+    assert hold(pool, hashes(pool, 7, [1, 2]), STEP, 2 * TTL_S) == 6
+    clock.go(TTL_S)
+    assert pool.usage()["entries"] == 0
+
+
+def test_one_that_is_held_on_to_leaves_after_what_came_before_that(pool, clock):
+    lend(pool, 7, [1])
+    for user in range(10, 17):  # there is no room for more
+        clock.go(LEASE_S / 20)
+        write(pool, user, [1])
+    clock.go(LEASE_S / 20)
+    assert hold(pool, hashes(pool, 7, [1]), STEP, LEASE_S) == 3
+    write(pool, 20, [1])
+    assert find(pool, 10, [1]) is None and find(pool, 7, [1]) == (3, 3, 7)
