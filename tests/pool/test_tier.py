@@ -52,6 +52,27 @@ def restored(tier, pool, user, items, beyond=0):
     return found[0] if found else None
 
 
+def while_copied(monkeypatch, happens):
+    """While the bytes of a cold entry are read, this happens."""
+
+    class SlowBytes:
+        def __init__(self, memory):
+            self.memory, self.data = memory, memory.data
+
+        def __len__(self):
+            return len(self.memory)
+
+        def __array__(self, *given, **more):
+            happens()
+            return self.memory
+
+    def slow(*given):
+        cold = coldest(*given)
+        return cold and cold._replace(entry=replace(cold.entry, memory=SlowBytes(cold.entry.memory)))
+
+    monkeypatch.setattr("genrec.pool.tier.coldest", slow)
+
+
 def test_what_the_pool_dropped_is_brought_back_as_it_was(pool, clock, tier):
     for user in (1, 2, 3):
         visit(pool, clock, user, [7, 8, user])
@@ -191,28 +212,27 @@ def test_while_one_entry_is_copied_another_is_brought_back(pool, clock, tier, mo
         visit(pool, clock, user, [user])
     tier.look()
     seen = []
-
-    class SlowBytes:
-        """Of the cold entry: while they are read a pre-inference comes."""
-
-        def __init__(self, memory):
-            self.memory, self.data = memory, memory.data
-
-        def __len__(self):
-            return len(self.memory)
-
-        def __array__(self, *given, **more):
-            seen.append(restored(tier, pool, 1, [1]))
-            return self.memory
-
-    def slow(*given):
-        cold = coldest(*given)
-        return cold and cold._replace(entry=replace(cold.entry, memory=SlowBytes(cold.entry.memory)))
-
     visit(pool, clock, 4, [4])
-    monkeypatch.setattr("genrec.pool.tier.coldest", slow)
+    while_copied(monkeypatch, lambda: seen.append(restored(tier, pool, 1, [1])))
     tier.look()
     assert seen == [(3, 3, 1)] and restored(tier, pool, 2, [2]) == (3, 3, 2)
+
+
+def test_nobody_who_is_forgotten_while_his_entry_is_copied_stays(pool, clock, tier, monkeypatch):
+    """A pre-inference comes meanwhile, and has cleared the file before all of him is there."""
+    for user in (1, 2, 3):
+        visit(pool, clock, user, [user])
+    forgotten = []
+
+    def happens():
+        if not forgotten:
+            forgotten.append(forget(pool, owner_key(pool.secret, 1)))
+            restored(tier, pool, 9, [9])
+
+    while_copied(monkeypatch, happens)
+    tier.look()
+    assert forgotten == [1]
+    assert restored(tier, pool, 1, [1]) is None and not (tier._memory == 1).any()
 
 
 @pytest.mark.parametrize("why", ["somebody is forgotten", "the pool is lost"])
