@@ -1,12 +1,14 @@
-"""What `genrec pool forget` says that it deleted, where other processes hold the table now and then."""
+"""What `genrec pool forget` says that it deleted, where other processes hold the table now and then, or have died."""
 
 import argparse
+import os
 
 import pytest
 
 from cli import pool as command
 from genrec.errors import ArtifactError
 from genrec.pool import forget
+from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
 from tests.pool.entries import write
 
@@ -33,3 +35,13 @@ def test_what_was_deleted_is_told_though_the_table_was_busy_behind_it(folder, mo
     monkeypatch.setattr(Pool, "locked", lambda self, work, otherwise: otherwise)
     with pytest.raises(ArtifactError, match="holds it"):
         command._done(asked, folder)
+
+
+def test_what_a_dead_process_was_reading_is_cleared_at_once(pool):
+    """Nobody else may come for hours, and sweep."""
+    write(pool, 7, [1])
+    table = pool._map.table
+    table.processes[9] = os.getpid(), 1  # of another start: that process is no more
+    table.pins[0, 9] = 1
+    assert forget.forget(pool, owner_key(pool.secret, 7)) == 1
+    assert bytes([7] * 8) not in pool._map.users.tobytes()
