@@ -78,11 +78,14 @@ def test_only_tokens_that_may_be_kept_are_counted_and_once_they_are_computed(
 
 
 def test_less_than_half_of_a_prompt_is_computed_with_the_batch(twin: Path, start: Start) -> None:
-    step, _ = start(twin, "twin")
+    step, settings = start(twin, "twin")
     step.run([prompt(twin, 3, 7)])
     before = reused()
     step.run([prompt(twin, 7, 7)])
-    assert reused() == before
+    assert reused() == before and settings.pool
+    pool = Pool(settings.pool)
+    forget(pool, owner_key(pool.secret, 7))
+    assert pool.usage()["bytes"] == 0, "what was found is held still"
 
 
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (None, None), (1, None), (None, 1)])
