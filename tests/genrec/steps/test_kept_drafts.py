@@ -11,9 +11,11 @@ import pytest
 from genrec import steps
 from genrec.artifact import load_config
 from genrec.errors import DeadlineExceeded, InputError
+from genrec.pool import lead
 from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.pool import Pool
+from genrec.pool.user_rows import BOUNDARIES, PAYLOAD, SPAN, START, used_entries
 from tests.genrec.steps.kept import MOST, Start, batches, prompt, reused, spoilt, starting
 
 STEP = "prefill_draft"
@@ -30,6 +32,22 @@ def test_states_do_not_depend_on_what_was_kept(kept_and_plain: tuple[Path, Any, 
         for got, want in zip(kept.run(batch), plain.run(batch), strict=True):
             np.testing.assert_allclose(got["states"], want["states"], rtol=0, atol=1e-4)
     assert reused() > before
+
+
+def test_the_room_behind_a_prompt_that_has_grown_is_empty(twin: Path, start: Start) -> None:
+    """Who reads the entry reads that too, and 0 times NaN is NaN."""
+    step, settings = start(twin, "twin")
+    assert settings.pool
+    mapped = Pool(settings.pool)._map
+    assert mapped
+    mapped.users[:] = 255  # NaN, as float32
+    for items in (4, 7):
+        step.run([prompt(twin, items, 7)])
+    (row,) = mapped.table.entries[used_entries(mapped.table)].tolist()
+    begin, config = row[START] + lead.bytes_of(row[BOUNDARIES]), load_config(twin)
+    kv = mapped.users[begin : begin + row[PAYLOAD]].view(np.float32).reshape(-1, row[SPAN], config.head_dim)
+    room = kv[:, 7 * config.levels :]
+    assert room.size and (room == 0).all()
 
 
 def test_the_longest_history_comes_again(tiny: Path, start: Start) -> None:
