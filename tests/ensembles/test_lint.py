@@ -128,11 +128,11 @@ def test_queue_policy_without_delay_is_allowed(tmp_path: Path) -> None:
 
 
 def test_queue_limit_on_a_parallel_branch(tmp_path: Path) -> None:
-    """H4: a diamond is caught, the same limit in a chain is not."""
+    """H4: a diamond is caught, the same limit in a chain is not, however far apart its steps are."""
     limit = "dynamic_batching { default_queue_policy { max_queue_size: 4 } }"
     _write(tmp_path, "left", limit)
     _write(tmp_path, "right", "dynamic_batching {}")
-    chain = _step("left", "x", "y") + _step("right", "y", "z")
+    chain = _step("left", "x", "y") + _step("right", "y", "z") + _step("right", "z", "last")
     _write_ensemble(tmp_path, chain)
     assert [m for m in lint(tmp_path) if m.startswith("H4")] == []
     _write_ensemble(tmp_path, _step("left", "x", "y") + _step("right", "x", "z"))
