@@ -140,3 +140,11 @@ def test_popular_refuses():
     for popularity, ids in (([1], [1, 2]), ([-1, 2], [1, 2]), ([[1]], [[1]])):
         with pytest.raises(InputError, match="popularity"):
             PopularityRanking.build(popularity, ids).top(1)
+
+
+@pytest.mark.parametrize("excluded", range(60))
+def test_no_popular_item_is_passed_over_behind_those_that_are_excluded(excluded):
+    """More are looked at, a part after the other."""
+    ranking = PopularityRanking.build(np.arange(60, 0, -1), np.arange(60))
+    found, _ = ranking.top(2, Listed(np.arange(excluded, dtype=np.int32), alone=False))
+    assert found.tolist() == list(range(60))[excluded : excluded + 2]
