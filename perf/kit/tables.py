@@ -16,11 +16,8 @@ TABLES: dict[str, tuple[Figure, ...] | Table | Grid] = {
         *kinds.COME_AGAIN,
         Figure("100 candidates ranked, KV of user and items there: times as fast as transformers with the user's KV",
                "rank_peers", "over/transformers"),
-        Figure("100 candidates ranked, KV of user and items there: times as fast as vLLM with the user's KV",
-               "rank_peers", "over/vllm"),
         Figure("the user's KV alone there for both: times as fast as transformers", "rank_peers",
                "over_user_there/transformers"),
-        Figure("the user's KV alone there for both: times as fast as vLLM", "rank_peers", "over_user_there/vllm"),
         Figure("requests/s with P99 within {settings[slo_p99_ms]:g} ms, {settings[artifact]}, by perf_analyzer",
                "sweep", "highest_rate", "{:.0f}"),
         Figure("of {settings[cross_check_s]:g} s of our own arrivals at that rate, answered within "
