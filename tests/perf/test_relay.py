@@ -261,7 +261,8 @@ def test_the_command_measures_what_it_is_asked_and_says_null_of_the_rest(
     assert found["wrong_answers"] == 0 and found["compute_ratio"] > 0
     assert {point["way"] for point in found["points"]} == {"inline", "relay", "shared backbone"}
     for point in found["points"]:
-        assert point["requests"] >= 4 and not point["problems"] and point["success"] == 1
+        assert point["requests"] >= 4 or not point["held"], "late ones end a load early"
+        assert not point["problems"] and point["success"] == 1
         if point["way"] == "inline":
             assert point["reused"] == 0, "nobody comes twice"
     for name in ("second_tier_50", "shared_backbone", "affinity"):
