@@ -103,6 +103,7 @@ def test_a_run_that_is_ended_while_it_clears_up_is_known_by_the_next(
                 lists.write(nobody, [])
             left = files
             monkeypatch.setattr(os, "unlink", ended)
+            monkeypatch.setattr(Path, "unlink", ended)  # Python 3.10's has an `os.unlink` of its own
         monkeypatch.undo()
         with batch_files.writing(out, keys, "of today"):
             pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,7 @@ def test_a_cascade_says_what_is_known_twice(
     def retrieve(request: CascadeRequest) -> Candidates:
         assert request.past() == {name: asked[name] for name in ("ratings", "times", "features")}
         made(url, asked, user)
+        time.sleep(0.5)  # what the signal is answered is on its way, and a ranking takes milliseconds
         return Candidates(asked["candidates"])
 
     async def retrieve_later(request: CascadeRequest) -> Candidates:
