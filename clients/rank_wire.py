@@ -51,7 +51,10 @@ def rank_tensors(
     tensors["candidates"] = whole_numbers("candidates", candidates)
     if scores is not None:
         try:
-            given = np.asarray(scores, np.float32)
+            given = np.asarray(scores)
+            if given.dtype.kind in "bSU":  # NumPy would read them: True as 1, and "1.5"
+                raise TypeError(f"they are of type {given.dtype}")
+            given = given.astype(np.float32)
         except UNREADABLE as error:
             raise InputError("scores", f"are not numbers: {error}", "a number per candidate") from error
         if given.shape != tensors["candidates"].shape[1:]:

@@ -123,7 +123,7 @@ def test_an_empty_history_and_the_ends_of_the_ranges_can_be_sent() -> None:
     assert request.request_tensors(np.array([1], np.uint64))["history"].dtype == np.int64
 
 
-@pytest.mark.parametrize("scores", [[10**400], ["good"], [[1.0], [2.0, 3.0]], [None, "x"]])
+@pytest.mark.parametrize("scores", [[10**400], ["good"], ["1.5"], [True], [[1.0], [2.0, 3.0]], [None, "x"]])
 def test_scores_that_are_no_numbers_are_refused_before_sending(scores: Any) -> None:
     with pytest.raises(InputError, match="scores: are not numbers"):
         rank_wire.rank_tensors([1], [2], 1, scores, None, None)
