@@ -41,6 +41,7 @@ SOURCE = "source.json"  # the name of the data set, which has a recipe of its ow
 # By `genrec data`, in an artifact
 WRITTEN = (HISTORIES, ITEMS, USERS, SOURCE, CATALOGUE, CODEBOOKS, NAME)
 VECTOR_RANK = 64  # of text and of co-occurrence each
+SEED = 0  # of vectors and codes
 
 
 def prepare(
@@ -112,10 +113,7 @@ def metadata_of(path: Path, kind: str) -> pq.FileMetaData:
 
 
 def tokenise(
-    out: Path,
-    codebook_sizes: tuple[int, ...] | None = None,
-    semantic_ids: Path | None = None,
-    seed: int = 0,
+    out: Path, codebook_sizes: tuple[int, ...] | None = None, semantic_ids: Path | None = None
 ) -> list[str]:
     """`out`/catalogue.parquet with trained or published semantic IDs. Returns the report.
 
@@ -131,14 +129,14 @@ def tokenise(
     )
     inputs = [out / name for name in ("histories.parquet", "items.parquet")]
     key = stage_key(
-        {"stage": "tokenise", "seed": seed, "recipe": settings.as_json(), "sizes": learnt}, inputs
+        {"stage": "tokenise", "seed": SEED, "recipe": settings.as_json(), "sizes": learnt}, inputs
     )
     with Steps(out / ".tokenise", key) as steps:
         rows, offsets = training_part(out / "histories.parquet", ids)
         popularity = np.bincount(rows, minlength=len(ids))
-        vectors = item_vectors(items, rows, offsets, VECTOR_RANK, settings.text_weight, seed, steps)
+        vectors = item_vectors(items, rows, offsets, VECTOR_RANK, settings.text_weight, SEED, steps)
         del rows, offsets  # the largest there is; what follows needs vectors alone
-        sizes, codes = given or (learnt, quantise(vectors, learnt, seed, steps))
+        sizes, codes = given or (learnt, quantise(vectors, learnt, SEED, steps))
         books = codebook_means(vectors, codes, sizes)
         Catalogue(ids, codes, items["title"].to_pylist(), popularity, sizes).save(steps.scratch / CATALOGUE)
         write_tensors(steps.scratch / CODEBOOKS, {f"level_{n}": book for n, book in enumerate(books, 1)})
