@@ -58,7 +58,7 @@ class PassBatch:
         if whole and pasts:
             self._prefill_first(tokens[:whole], lengths[:whole], logits[:whole])
         elif whole:
-            self._passes.prefill(tokens, lengths, logits, self.shared)
+            self.shared = list(self._passes.prefill(tokens, lengths, logits, self.shared, lends=True))
         for row, past in enumerate(pasts, whole):
             self._resume(tokens[row : row + 1, : lengths[row]], past, logits[row : row + 1], row)
         return logits
@@ -105,7 +105,8 @@ class PassBatch:
                     _inherit(each[: level - 2], parents, self._count)
             views = [[_first(kept, batch, count) for kept in each] for each in self._unshared]
             codes = self._codes(level, beams, scored, count)
-            self._passes.decode(DecodePass(level, codes, self._lengths, self.shared, views, logits))
+            given = DecodePass(level, codes, self._lengths, self.shared, views, logits, lends=True)
+            logits = self._passes.decode(given)
         self._scored, self._count = scored, count
         return logits
 

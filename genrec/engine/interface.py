@@ -30,6 +30,7 @@ class DecodePass(NamedTuple):
     # 2N lists of [B, W, G, D], a tensor per level from 1 on: level - 2 are read, one more is filled except at the last.
     unshared: Sequence[Sequence[Array]]
     logits: Array  # float32[B, W, T_level]
+    lends: bool = False  # whether the logits may lie elsewhere, until the next pass of the level
 
 
 class Past(NamedTuple):
@@ -54,11 +55,16 @@ class ShowPrompt(Protocol):
 class Passes(Protocol):
     """The passes of the generator, one after the other, on arrays used where they lie. Several may run at once."""
 
-    def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
-        """tokens int64[B, S] padded right, lengths int64[B] >= 1: fills logits [B, 1, T_1], 2N kv [B, G, S, D]."""
+    def prefill(
+        self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array], lends: bool = False
+    ) -> Sequence[Array]:  # fmt: skip
+        """tokens int64[B, S] padded right, lengths int64[B] >= 1: fills logits [B, 1, T_1], 2N kv [B, G, S, D].
 
-    def decode(self, given: DecodePass) -> None:
-        """Score one level of beams."""
+        The kv is returned: where it `lends`, it may lie elsewhere, until the next such call.
+        """
+
+    def decode(self, given: DecodePass) -> Array:
+        """Score one level of beams: the logits."""
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """tokens [B, S] with placeholders after each row's history, lengths [B] of the histories: [B, 1 + L, hidden].

@@ -33,12 +33,19 @@ class OpenVinoPasses(Stream):
         self.resumes_drafts = graphs.has("resume_draft") and not graphs.writes_scores
         self.decodes_all = graphs.has("decode_all") and not graphs.writes_scores
 
-    def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
-        """See `Passes.prefill`."""
-        for rows in rows_of_calls(tokens):
-            self._infer(
-                "prefill", [tokens[rows], lengths[rows]], [logits[rows], *(each[rows] for each in kv)]
-            )
+    def prefill(
+        self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array], lends: bool = False
+    ) -> Sequence[Array]:  # fmt: skip
+        """See `Passes.prefill`. What takes several calls is put together in `kv`; of many passes in a graph, each that
+        runs may end what another lent.
+        """  # fmt: skip
+        calls = rows_of_calls(tokens)
+        if lends and len(calls) == 1 and not self._graphs.writes_scores:
+            return self._infer("prefill", [tokens, lengths], [logits, *(None for _ in kv)])[1:]
+        for rows in calls:
+            into = [logits[rows], *(each[rows] for each in kv)]
+            self._infer("prefill", [tokens[rows], lengths[rows]], into)
+        return kv
 
     def resume(self, tokens: Array, past: Past, logits: Array, new: Sequence[Array]) -> None:
         """See `ResumePasses.resume`."""
@@ -48,7 +55,7 @@ class OpenVinoPasses(Stream):
         """See `ResumePasses.draft_behind`."""
         self._infer("resume_draft", [tokens, np.array([past.tokens]), *past.kv], [states, *new])
 
-    def decode(self, given: DecodePass) -> None:
+    def decode(self, given: DecodePass) -> Array:
         """See `Passes.decode`. Where attention is not one operation, many beams over a long prompt go in slices.
 
         OpenVINO then writes out the scores of a whole attention, W x H x S: at BW 1,024 and S = 3,000 that was twenty
@@ -56,8 +63,7 @@ class OpenVinoPasses(Stream):
         """
         (batch, beams), span = given.codes.shape, given.shared[0].shape[2]
         if not self._graphs.writes_scores or batch * beams * span <= MOST_SCORES:
-            self._decode(given)
-            return
+            return self._decode(given)
         size = max(ceil(beams / ceil(beams * span / MOST_SCORES)), LEAST_BEAMS)  # all slices alike
         for row in range(batch):
             one = slice(row, row + 1)
@@ -67,13 +73,15 @@ class OpenVinoPasses(Stream):
                 unshared = [[tensor[part] for tensor in each] for each in given.unshared]
                 codes, lengths, logits = given.codes[part], given.lengths[one], given.logits[part]
                 self._decode(DecodePass(given.level, codes, lengths, shared, unshared, logits))
+        return given.logits
 
-    def _decode(self, given: DecodePass) -> None:
+    def _decode(self, given: DecodePass) -> Array:
         inputs, earlier = [given.codes, given.lengths, *given.shared], given.level - 2
         for n in range(0, len(given.shared), 2):  # the graph's order: per layer, per earlier level, k then v
             inputs += [given.unshared[n + kind][u] for u in range(earlier) for kind in (0, 1)]
         written = [each[earlier] for each in given.unshared if len(each) > earlier]
-        self._infer(f"decode_{given.level}", inputs, [given.logits, *written])
+        logits = None if given.lends else given.logits
+        return self._infer(f"decode_{given.level}", inputs, [logits, *written])[0]
 
     def decode_all(self, given: KnownPass) -> None:
         """See `KnownPasses.decode_all`."""
@@ -83,10 +91,9 @@ class OpenVinoPasses(Stream):
         """See `Passes.draft_states`."""
         found = []
         for rows in rows_of_calls(tokens):
-            request = self._infer("prefill_draft", [tokens[rows], lengths[rows]], [])
-            found.append(request.get_output_tensor(0).data.copy())
-        states: NDArray[np.float32] = np.concatenate(found)
-        return states
+            (states,) = self._infer("prefill_draft", [tokens[rows], lengths[rows]], [None])
+            found.append(states.copy())
+        return np.concatenate(found)
 
 
 def rows_of_calls(tokens: Array) -> list[slice]:

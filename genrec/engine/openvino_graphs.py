@@ -190,10 +190,12 @@ class InferRequest:
             if name:
                 self._empty(name)
 
-    def infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
-        """Run pass `name` on arrays where they lie, in the graph's order.
+    def infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> list[Array]:
+        """Run pass `name` on arrays where they lie, in the graph's order; the outputs.
 
-        Raises RuntimeError where it gives less than an array takes: OpenVINO leaves the rest of it as it was.
+        An output that is None is lent until the request's next pass: it lies where OpenVINO wrote it, which copies the
+        others into their arrays. A request lends the same outputs each time: those it was once given an array for go
+        there. Raises RuntimeError where a pass gives less than an array takes: OpenVINO leaves the rest as it was.
         """
         name = name if name in self._inputs else ""
         if self._ran != name:
@@ -201,14 +203,29 @@ class InferRequest:
             self._ran = name
         for (place, _), array in zip(self._inputs[name], inputs, strict=True):
             self._request.set_input_tensor(place, _tensor(array))
-        wanted = [_tensor(array) for array in outputs]
-        for (place, _), tensor in zip(self._outputs[name], wanted, strict=bool(outputs)):
+        places = [place for place, _ in self._outputs[name]]
+        given = {
+            place: (array, _tensor(array))
+            for place, array in zip(places, outputs, strict=True)
+            if array is not None
+        }
+        for place, (_, tensor) in given.items():
             self._request.set_output_tensor(place, tensor)
         self._request.infer(share_outputs=True)  # else it answers copies of all outputs
-        for tensor, array in zip(wanted, outputs, strict=True):
+        for array, tensor in given.values():
             if tensor.size != array.size:
                 raise RuntimeError(f"a pass gave {list(tensor.shape)} where {list(array.shape)} was expected")
-        return self._request
+        return [given[place][0] if place in given else self._lent(place) for place in places]
+
+    @property
+    def profiling_info(self) -> Any:
+        """OpenVINO's times of the nodes, over all requests of the graph."""
+        return self._request.profiling_info
+
+    def _lent(self, place: int) -> Array:
+        tensor = self._request.get_output_tensor(place)
+        array: Array = tensor.data
+        return array.view(np.uint16) if tensor.element_type == ov.Type.bf16 else array
 
     def _empty(self, name: str) -> None:
         for place, tensor in self._inputs.get(name, ()):
@@ -222,14 +239,14 @@ class Stream:
 
     def __init__(self, graphs: OpenVinoGraphs) -> None:
         self._graphs = graphs
-        self._requests: dict[str, InferRequest] = {}
+        self._requests: dict[tuple[str, bool], InferRequest] = {}  # of a graph, and whether it lends
 
-    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> list[Array]:
         """Run pass `name`, as `InferRequest.infer` does. Raises ArtifactError where its graph cannot be loaded."""
-        file = self._graphs.file_of(name)
-        if file not in self._requests:
-            self._requests[file] = self._graphs.new_request(file)
-        return self._requests[file].infer(name, inputs, outputs)
+        key = file, _ = self._graphs.file_of(name), any(each is None for each in outputs)
+        if key not in self._requests:
+            self._requests[key] = self._graphs.new_request(file)
+        return self._requests[key].infer(name, inputs, outputs)
 
 
 def _ports(ports: Sequence[Any]) -> dict[str, list[tuple[int, ov.Tensor]]]:

@@ -55,12 +55,15 @@ class EagerPasses:
         self._prefill, self._decode = PrefillGraph(model), {n: DecodeGraph(model, n) for n in levels}
 
     @torch.no_grad()
-    def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: list[Array]) -> None:
+    def prefill(
+        self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array], lends: bool = False
+    ) -> Sequence[Array]:  # fmt: skip
         """See `Passes.prefill`."""
         _fill([logits, *kv], self._prefill(torch.from_numpy(tokens), torch.from_numpy(lengths)))
+        return kv
 
     @torch.no_grad()
-    def decode(self, given: DecodePass) -> None:
+    def decode(self, given: DecodePass) -> Array:
         """See `Passes.decode`."""
         kept, written = given.unshared, given.level - 2
         earlier = [
@@ -70,6 +73,7 @@ class EagerPasses:
         where = torch.from_numpy(given.codes), torch.from_numpy(given.lengths)
         found = self._decode[given.level](*where, *arrays)
         _fill([given.logits, *(each[written] for each in kept if len(each) > written)], found)
+        return given.logits
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """Not part of the ablation."""

@@ -51,25 +51,26 @@ class CountingPasses(OpenVinoPasses):
         self.beams = Counter[int]()  # that the decode passes of a level scored
         self._calls, self._before = Counter[str](), defaultdict[str, Counter[int]](Counter)
 
-    def _decode(self, given: DecodePass) -> None:
+    def _decode(self, given: DecodePass) -> Array:
         self.beams[given.level] += given.codes.size
-        super()._decode(given)
+        return super()._decode(given)
 
-    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Any:
+    def _infer(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> list[Array]:
         """OpenVINO tells the mean over all calls of a graph, whichever pass they were of: a call is the difference.
 
         The mean is in whole microseconds, so all calls together are known to as many microseconds as there were calls,
         and may seem to have taken less than before: then the last took nothing yet.
         """
-        request = super()._infer(name, inputs, outputs)
+        found = super()._infer(name, inputs, outputs)
         spent, file = self.ms[name.partition("_")[0]], self._graphs.file_of(name)
         self._calls[file] += 1
         before = self._before[file]
-        for place, node in enumerate(request.profiling_info):
+        done = next(one for (graph, _), one in self._requests.items() if graph == file)
+        for place, node in enumerate(done.profiling_info):
             whole = max(self._calls[file] * node.real_time.total_seconds() * 1000, before[place])
             spent[_kind(node)] += whole - before[place]
             before[place] = whole
-        return request
+        return found
 
 
 def _kind(node: Any) -> str:

@@ -24,7 +24,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.instructions import engine_of
-from genrec.engine.interface import DecodePass, Passes
+from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.search.constraint import Constraint
 from genrec.search.expand import Beams, ranked
@@ -41,10 +41,10 @@ class Counted:
         self._passes, self.beams = passes, 0
         self.prefill, self.draft_states = passes.prefill, passes.draft_states
 
-    def decode(self, given: DecodePass) -> None:
+    def decode(self, given: DecodePass) -> Array:
         """See `Passes.decode`."""
         self.beams += given.codes.size
-        self._passes.decode(given)
+        return self._passes.decode(given)
 
 
 @dataclass

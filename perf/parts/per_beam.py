@@ -15,7 +15,7 @@ class PerBeam:
         self.prefill, self.draft_states = passes.prefill, passes.draft_states
         self._copies: list[Array] = []
 
-    def decode(self, given: DecodePass) -> None:
+    def decode(self, given: DecodePass) -> Array:
         """See `Passes.decode`: B requests of W beams are B * W requests of one."""
         beams = given.codes.shape[1]
         # Beams may become more at every level
@@ -25,7 +25,10 @@ class PerBeam:
         alone = [[_alone(tensor) for tensor in each] for each in given.unshared]
         lengths = np.repeat(given.lengths, beams)
         codes, logits = _alone(given.codes), _alone(given.logits)
-        self._passes.decode(DecodePass(given.level, codes, lengths, self._copies, alone, logits))
+        found = self._passes.decode(
+            DecodePass(given.level, codes, lengths, self._copies, alone, logits, given.lends)
+        )
+        return found.reshape(given.logits.shape)
 
 
 def _alone(tensor: Array) -> Array:

@@ -22,18 +22,28 @@ from tests.tiny import random_head, tiny_catalogue
 
 class TwinPasses:
     """Shared KV holds, in the first number of each place, its token. Unshared KV of level u holds, in its first number,
-    the beam's code of level u + 1: reordering moves it too.
+    the beam's code of level u + 1: reordering moves it too. What it lends is spoilt as soon as that ends.
     """
 
     def __init__(self, folder, kv_type, threads, streams):
         self.model = folder.parent.parent / "model"
         self.generator = load_generator(self.model)
+        self.lent = {}
+
+    def _lend(self, name, like):
+        for each in self.lent.get(name, ()):
+            each[:] = np.nan
+        self.lent[name] = [np.zeros_like(each) for each in like]
+        return self.lent[name]
 
     @torch.no_grad()
-    def prefill(self, tokens, lengths, logits, kv):
+    def prefill(self, tokens, lengths, logits, kv, lends=False):
+        if lends:
+            kv = self._lend("prefill", kv)
         for row, (line, length) in enumerate(zip(tokens, lengths, strict=True)):
             kv[0][row, 0, : len(line), 0] = line
             logits[row] = self._first(line[:length])
+        return kv
 
     def _first(self, line):
         hidden, _ = self.generator.prefill(torch.from_numpy(line[None]))
@@ -58,15 +68,17 @@ class TwinPasses:
     @torch.no_grad()
     def decode(self, given):
         offsets, written, kept = self.generator.config.code_offsets, given.level - 2, given.unshared[0]
+        (logits,) = self._lend(given.level, [given.logits]) if given.lends else [given.logits]
         for row, length in enumerate(given.lengths):
             prompt = given.shared[0][row, 0, :length, 0].astype(np.int64)
             earlier = [kept[u][row, :, 0, 0].astype(np.int64) + offsets[u] for u in range(written)]
             newest = given.codes[row] + offsets[written]
             beams = (np.tile(prompt, (given.codes.shape[1], 1)), *earlier, newest)
             hidden, _ = self.generator.prefill(torch.from_numpy(np.column_stack(beams)))
-            given.logits[row] = self.generator.head(hidden[:, -1], given.level).numpy()
+            logits[row] = self.generator.head(hidden[:, -1], given.level).numpy()
         if len(kept) > written:
             kept[written][:, :, 0, 0] = given.codes
+        return logits
 
     decodes_all = True
 

@@ -80,14 +80,17 @@ class CudaPasses:
         self._forward = load_forward(Path(folder))
         self._model = Path(folder).parent.parent / "model"
 
-    def prefill(self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array]) -> None:
+    def prefill(
+        self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array], lends: bool = False
+    ) -> Sequence[Array]:  # fmt: skip
         """See `Passes.prefill`."""
         first, found = self._forward.prefill(self._to_device(tokens), self._to_device(lengths))
         tensor_of(logits).copy_(first.reshape(logits.shape))
         for into, tensor in zip(kv, found, strict=True):
             tensor_of(into).copy_(tensor)
+        return kv
 
-    def decode(self, given: DecodePass) -> None:
+    def decode(self, given: DecodePass) -> Array:
         """See `Passes.decode`."""
         device, dtype, earlier = self._forward.device, self._forward.dtype, given.level - 2
         heads, size = given.shared[0].shape[1], given.shared[0].shape[3]
@@ -102,6 +105,7 @@ class CudaPasses:
         for n, kept in enumerate(given.unshared):
             if len(kept) > earlier:
                 tensor_of(kept[earlier]).copy_(unshared[n][:, :, -1])
+        return given.logits
 
     def draft_states(self, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
         """See `Passes.draft_states`; of the draft head only the placeholders are read."""

@@ -8,7 +8,7 @@ import pytest
 from openvino import opset13 as nodes
 
 from genrec.engine.openvino_core import new_core
-from genrec.engine.openvino_graphs import InferRequest
+from genrec.engine.openvino_graphs import InferRequest, Stream
 
 
 @pytest.fixture
@@ -34,3 +34,20 @@ def test_no_copy_of_an_output_is_made(request_of_rows):
     finally:
         tracemalloc.stop()
     assert filled[-1, -1] == 1
+
+
+def test_a_pass_that_lends_writes_to_no_array_that_another_was_given(request_of_rows):
+    class Graphs:
+        """Of one pass."""
+
+        file_of = staticmethod(lambda name: name)
+        new_request = staticmethod(
+            lambda name: InferRequest(request_of_rows._request.get_compiled_model(), {})
+        )
+
+    stream, given = Stream(Graphs()), np.zeros((3, 4), np.float32)
+    for _ in range(2):
+        stream._infer("rows", [np.ones((3, 4), np.float32)], [given])
+        for rows in (3, 2, 5):
+            (lent,) = stream._infer("rows", [np.full((rows, 4), 2, np.float32)], [None])
+            assert (given == 1).all() and lent.tolist() == [[2] * 4] * rows

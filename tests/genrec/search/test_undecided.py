@@ -91,7 +91,7 @@ class Counting(TwinPasses):
 
     def decode(self, given):
         self.beams.append(given.codes.shape[1])
-        super().decode(given)
+        return super().decode(given)
 
 
 # Most first codes decide the item; beams grow from level to level; they become fewer behind the second code.
