@@ -115,10 +115,8 @@ class PassBatch:
         sizes = [pass_size(max(len(each), 1), max(self._width, LEAST)) for each in known.codes]
         codes = [self._rows([each], size) for each, size in zip(known.codes, sizes, strict=True)]
         parents = [self._rows([each], size)[0] for each, size in zip(known.parents, sizes[1:], strict=True)]
-        logits = [self._logits(1, size, level) for level, size in enumerate(sizes, 2)]
-        given = KnownPass(codes, parents, self._lengths, self.shared, logits)
-        cast(KnownPasses, self._passes).decode_all(given)
-        return [each[0] for each in logits]
+        given = KnownPass(codes, parents, self._lengths, self.shared)
+        return [each[0] for each in cast(KnownPasses, self._passes).decode_all(given)]
 
     def snapshot(self, level: int) -> UnsharedSnapshot:
         """To restore, before a pass of `level` that may not be the last of its level."""

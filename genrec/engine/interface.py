@@ -90,13 +90,12 @@ class ResumePasses(Passes, Protocol):
 
 
 class KnownPass(NamedTuple):
-    """What a pass over beams of all levels reads, and what it fills. B = 1; lists have an entry for each level < L."""
+    """What a pass over beams of all levels reads. B = 1; lists have an entry for each level < L."""
 
     codes: Sequence[Array]  # int64[1, W_l]
     parents: Sequence[Array]  # from level 2 on: int64[W_l], places in the level before
     length: Array  # int64[1], of the prompt
     shared: Sequence[Array]  # 2N tensors [1, G, S, D]
-    logits: Sequence[Array]  # float32[1, W_l, T_(l + 1)]
 
 
 @runtime_checkable
@@ -105,8 +104,8 @@ class KnownPasses(Passes, Protocol):
 
     decodes_all: bool  # whether the engines were built with such a pass
 
-    def decode_all(self, given: KnownPass) -> None:
-        """Score all levels but the first."""
+    def decode_all(self, given: KnownPass) -> Sequence[Array]:
+        """Score all levels but the first: logits float32[1, W_l, T_(l + 1)] of each, until the next such pass."""
 
 
 class UserName(NamedTuple):

@@ -83,9 +83,10 @@ class OpenVinoPasses(Stream):
         logits = None if given.lends else given.logits
         return self._infer(f"decode_{given.level}", inputs, [logits, *written])[0]
 
-    def decode_all(self, given: KnownPass) -> None:
+    def decode_all(self, given: KnownPass) -> Sequence[Array]:
         """See `KnownPasses.decode_all`."""
-        self._infer("decode_all", [given.length, *given.codes, *given.parents, *given.shared], given.logits)
+        read = [given.length, *given.codes, *given.parents, *given.shared]
+        return self._infer("decode_all", read, [None for _ in given.codes])
 
     def draft_states(self, tokens: Array, lengths: Array) -> NDArray[np.float32]:
         """See `Passes.draft_states`."""

@@ -89,10 +89,16 @@ class TwinPasses:
         paths = [given.codes[0][0, :, None] + offsets[0]]
         for codes, parents, offset in zip(given.codes[1:], given.parents, offsets[1:], strict=False):
             paths.append(np.column_stack((paths[-1][parents], codes[0] + offset)))
-        for level, (beams, logits) in enumerate(zip(paths, given.logits, strict=True), 2):
+        like = [
+            np.zeros((1, len(beams), size), np.float32)
+            for beams, size in zip(paths, self.generator.config.codebook_sizes[1:], strict=True)
+        ]
+        found = self._lend("all", like)
+        for level, (beams, logits) in enumerate(zip(paths, found, strict=True), 2):
             whole = np.column_stack((np.tile(prompt, (len(beams), 1)), beams))
             hidden, _ = self.generator.prefill(torch.from_numpy(whole))
             logits[0] = self.generator.head(hidden[:, -1], level).numpy()
+        return found
 
     def draft_states(self, tokens, lengths):
         head = load_draft(self.model)
