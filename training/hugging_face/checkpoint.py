@@ -7,8 +7,6 @@ stays the same, as scores are renormalised over valid codes.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +21,7 @@ from torch import Tensor
 from genrec.catalogue.items import MEANING, Catalogue
 from genrec.catalogue.semantic_id import check_sizes
 from genrec.errors import ArtifactError, InputError
-from genrec.files import read_json
+from genrec.files import read_json, scratch_in
 from genrec.manifest import record, stage_key
 from genrec.models.config import MODEL_TYPES, PROMPT, ModelConfig
 from genrec.models.registry import CONFIG
@@ -126,13 +124,11 @@ def _record(out: Path, key: str, facts: dict[str, Any], meaning: str) -> None:
 def _made(artifact: Path) -> Iterator[Path]:
     """A folder that becomes `artifact` at the end, or goes away."""
     artifact.parent.mkdir(parents=True, exist_ok=True)
-    out = Path(tempfile.mkdtemp(prefix=f".{artifact.name}-", dir=artifact.parent))
-    try:
+    with scratch_in(artifact.parent) as scratch:
+        out = scratch / artifact.name
+        out.mkdir()
         yield out
-        out.chmod(0o755)  # mkdtemp's is for one user alone; a server may run as someone else
         out.replace(artifact)
-    finally:
-        shutil.rmtree(out, ignore_errors=True)
 
 
 def _hugging_face_config(path: Path) -> dict[str, Any]:
