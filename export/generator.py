@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
 import threading
 import warnings
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from genrec.files import made_aside
 from genrec.manifest import OF, is_good, making, record, recorded, stage_key, unchanged
 from genrec.models.config import ModelConfig
 from genrec.models.registry import CONFIG, config_of, family_of
-from genrec.process import end_with_command
+from genrec.process import end_with_command, start_forkserver
 from genrec.progress import ticking
 from genrec.rank.deltas import FOLDER as DELTAS
 from genrec.rank.hstu import FEATURES, HstuConfig, NextConfig
@@ -96,7 +95,11 @@ def export_generator(model_folder: Path, folder: Path) -> None:
 
 def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: Path) -> None:
     others, processes = set(active_children()), min(len(names), usable_cores())
-    START.set_forkserver_preload(list(IMPORTED))
+    start_forkserver(IMPORTED)
+    # Until it has imported them: whom it forks after we were ended would miss semaphores, which went with us.
+    first = START.Process(target=str)
+    first.start()
+    first.join()
     with (
         ProcessPoolExecutor(processes, START, _belong) as pool,
         ticking("export to ONNX", len(names), "graph") as bar,
@@ -114,8 +117,7 @@ def _export_all(writer: str, model_folder: Path, names: Sequence[str], folder: P
 
 
 def _belong() -> None:
-    """Ctrl-C goes to all processes of a terminal; the one that started us ends us, by its own end if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """The one that started us ends us, by its own end if it is killed."""
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which our end would leave behind
     end_with_command()
 

@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import resource
 import select
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -46,6 +48,20 @@ def may_write_any_file() -> None:
     """Lift the limit on a file's size that tritonserver runs under and its stubs inherit (deploy/tritonserver.py)."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def start_forkserver(imported: Sequence[str]) -> None:
+    """The process that others are forked from, of the method `forkserver`: it imports these modules for all.
+
+    Ctrl-C goes to all processes of a terminal, and is for the one that ends the others: none of these gets it.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(imported))
+    resource_tracker.ensure_running()  # as it starts, it lets the signal through again
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def end_with_parent() -> None:

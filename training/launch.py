@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from genrec.cores import usable_cores
 from genrec.errors import GenrecError, InputError
-from genrec.process import end_with_command, end_with_parent
+from genrec.process import end_with_command, end_with_parent, start_forkserver
 from genrec.progress import hide
 from training.sharded.world import RankLost, World, join
 
@@ -58,7 +58,7 @@ def on_ranks(
         with _memory():
             return work(World(device=device), *arguments)
     each = max((threads or usable_cores()) // ranks, 1)
-    START.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", work.__module__])
+    start_forkserver(["torch", "torch.distributed", "torch._dynamo", work.__module__])
     with tempfile.TemporaryDirectory() as folder:
         members = []
         try:
@@ -151,7 +151,6 @@ def _run(
     arguments: Any,
 ) -> None:
     """One rank; what it gave or raised goes through `pipe`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us, which ends us
     end_with_parent()
     end_with_command()  # its parent is a server of forks, which lives on where the command itself is killed
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which our end would leave behind

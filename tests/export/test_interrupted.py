@@ -50,6 +50,11 @@ def export_from(model, name, folder):
     print("begun", flush=True)
     time.sleep(600)
 """
+SLOWLY = """
+import time
+print("begun", flush=True)
+time.sleep(2)  # as torch takes
+"""
 
 
 @contextmanager
@@ -57,6 +62,7 @@ def exporting(folder: Path, script: str = EXPORT) -> Iterator[subprocess.Popen[s
     """An export whose second graph is being written; in a session of its own."""
     (folder / "export_one.py").write_text(script)
     (folder / "waiting.py").write_text(WAITING)
+    (folder / "slowly.py").write_text(SLOWLY)
     (folder / "torch.py").write_text("set_num_threads = id\n")  # who waits need not import seconds of it
     paths = os.pathsep.join((str(ROOT), str(folder)))
     command = [sys.executable, str(folder / "export_one.py"), str(folder)]
@@ -83,6 +89,15 @@ def test_ctrl_c_ends_the_graph_that_is_being_written(
     with exporting(tmp_path) as process:
         interrupt(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)  # ends when the last process has closed its stderr
+    assert process.returncode == 130 and "Traceback" not in said, said
+
+
+def test_ctrl_c_while_what_all_need_is_imported(tmp_path: Path) -> None:
+    """The process that imports it says nothing of its own."""
+    script = EXPORT.replace("IMPORTED = ()", "IMPORTED = ('slowly',)")
+    with exporting(tmp_path, script) as process:
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in said, said
 
 
