@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,8 @@ def main() -> int:
         os.environ |= {name: str(limit) for name in THREADS if name not in os.environ}
     try:
         code: int = import_module("cli.main").main()
+    except KeyboardInterrupt:  # while it is imported; what runs hears it by itself
+        return 128 + signal.SIGINT
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name in ("genrec", "cli", ""):
