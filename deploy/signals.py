@@ -27,8 +27,8 @@ def until_interrupted() -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP leave the body as an exception, as Ctrl-C does, and end the process after it. On main threads
-    only.
+    """SIGTERM and SIGHUP leave the body as an exception, as Ctrl-C does, and end the process after it.
+    What comes behind the first signal is not heard. On main threads only.
     """
     former = end_by_signals()
     try:
@@ -41,8 +41,12 @@ def end_by_signals() -> dict[int, Any]:
     """From now on both do as in `ended_by_signals`, where this is the main thread, which alone is asked. What they did
     before.
     """
-    ours = threading.current_thread() is threading.main_thread()
-    return _heard_by(_end, ENDING[1:]) if ours else {}
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    former = {signal.SIGINT: signal.getsignal(signal.SIGINT), **_heard_by(_end, ENDING[1:])}
+    if former[signal.SIGINT] is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    return former
 
 
 def _heard_by(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> dict[int, Any]:
@@ -59,7 +63,7 @@ def _give_back(former: Mapping[int, Any]) -> None:
 
 def _end(number: int, _: object) -> None:
     """As `_interrupt`."""
-    for each in ENDING[1:]:
+    for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

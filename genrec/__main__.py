@@ -34,7 +34,7 @@ def main() -> int:
     try:
         code: int = import_module("cli.main").main()
     except KeyboardInterrupt:  # while it is imported; what runs hears it by itself
-        return 128 + signal.SIGINT
+        code = 128 + signal.SIGINT
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name in ("genrec", "cli", ""):
@@ -45,6 +45,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    if code == 128 + signal.SIGINT:  # another, while the interpreter ends, would print where that was
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
 
 

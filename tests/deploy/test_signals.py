@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,6 +59,32 @@ def test_what_is_begun_for_a_while_is_cleaned_and_ends_with_the_signal(
     assert cleaned and left.value.code == 128 + number and not ended
     signal.raise_signal(number)
     assert ended == [number], "as before"
+
+
+TWICE = """
+import signal, sys
+from genrec import __main__ as door
+from cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests in the background has it ignored
+class Left:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def work(_):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.raise_signal(signal.SIGINT)
+        print("cleaned")
+main.VERBS["data"] = main.VERBS["data"]._replace(run=work)
+left = Left()  # goes as the last, when the interpreter ends
+sys.argv = ["genrec", "data", "none"]
+sys.exit(door.main())
+"""
+
+
+def test_a_second_ctrl_c_does_not_cut_the_cleaning_of_a_command_short() -> None:
+    ended = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGINT, "cleaned\n", "")
 
 
 def test_with_nohup_it_outlives_its_terminal() -> None:
