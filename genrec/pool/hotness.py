@@ -39,13 +39,18 @@ class Hotness:
         `owners` is a power of two, at least 8. `price` is of a token's place for a second, `items` how many tokens the
         candidates had that were ranked last.
         """
+        self._owners, self._half = owners, int(window_s / 2 * 1e9)
+        self.lie_in(memory)
+
+    def lie_in(self, memory: NDArray[np.uint8] | None) -> None:
+        """From now on in this memory, with what is in it."""
+        owners = self._owners
         words = (np.zeros(self.bytes_for(owners), np.uint8) if memory is None else memory).view(np.int64)
         self._rows, rest = words[: 8 * owners].reshape(-1, 8), words[8 * owners :]
         self._requests, rest = rest[: 4 * owners].reshape(-1, 4), rest[4 * owners :]
         self._read, rest = rest[: SPANS + 1], rest[SPANS + 1 :]  # requests written, then passed by each span
         tables, (self.price, self.items) = rest[:-2].view(np.float64), np.split(rest[-2:].view(np.float64), 2)
         self.returns, self.exposed = tables.reshape(2, OFTEN + 1, SPANS)
-        self._half = int(window_s / 2 * 1e9)
         if not self.exposed.any():  # before anything is known: a return in a thousand seconds
             self.returns[:], self.exposed[:] = 0.05, 50.0
 

@@ -59,16 +59,16 @@ class Pool:
         self._late: list[Callable[[Mapping, PoolTable], None]] = []
         self._filling: dict[int, int] = {}  # rows of items -> their generation
         self._busy_until = 0.0  # on the monotonic clock: until then nobody waits for the table
+        self.hotness = Hotness()  # how often users come; as all processes count it where there is a pool
         try:
             self._map = Mapping(Path(folder))
         except ArtifactError as error:
             self._lose(str(error))
         else:
             self._map.touch()
+            self.hotness.lie_in(self._map.hotness)
             warm()
         self.item_row_bytes = int(self._map.table.header[mapping.ITEM_ROW_BYTES]) if self._map else 0
-        # How often users come, as all processes count it; without a pool as this one does.
-        self.hotness = Hotness(self._map.hotness) if self._map else Hotness()
 
     @property
     def lost(self) -> bool:
@@ -292,6 +292,7 @@ class Pool:
     def _lose(self, why: str) -> None:
         log.warning("kv pool: %s; it is empty from now on", why)
         self.close()
+        self.hotness.lie_in(None)  # a file that was cut is no memory to read from
 
 
 def _payload(pool: Mapping, row: list[int]) -> Bytes:

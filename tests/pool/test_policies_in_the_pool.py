@@ -1,5 +1,7 @@
 """Policies over a real pool: its own hotness decides who may come and who leaves."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from genrec.pool import user_rows
 from genrec.pool.forget import forget
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, words
+from genrec.pool.mapping import NAME
 from genrec.pool.pool import Pool
 from genrec.pool.rule import Recency, Standing
 from genrec.rank.choice import POLICIES, Request, policy
@@ -50,6 +53,22 @@ def test_who_is_forgotten_has_never_come(pool, clock):
     assert pool.hotness.frequency(owner(pool, 7)[None], clock.now) == 1
     forget(pool, owner_key(pool.secret, 7))
     assert pool.hotness.frequency(owner(pool, 7)[None], clock.now) == 0
+
+
+@pytest.mark.parametrize("name", ["greedy", "hazard"])
+def test_a_pool_that_was_cut_ends_no_process_that_chooses(pool, folder, name):
+    """How often users come lies in the file too."""
+    rule, name = policy(name, pool.hotness), hashes(pool, 7, [1])
+
+    def choose():
+        return rule.choose(Request(STEP, 1, STEP), owner(pool, 7), 1, lambda: pool.room(name, 1000))
+
+    choose()
+    child = os.fork()  # the end of which would be the test's
+    if not child:
+        os.truncate(folder / NAME, 64)
+        os._exit(not (pool.find_user(name, STEP) is None and pool.lost and choose()))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("name", POLICIES)
