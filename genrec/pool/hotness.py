@@ -78,9 +78,8 @@ class Hotness:
 
         The place has a price, `price` per token and second; returns are followed by returns.
         """
-        return float(
-            _net(self.returns, self.exposed, float(self.price[0]), min(int(earlier), OFTEN), gain, size)
-        )
+        known = max(min(int(earlier), OFTEN), 0)
+        return float(_net(self.returns, self.exposed, float(self.price[0]), known, gain, size))
 
     def forget(self, owner: Words) -> None:
         """Nothing is known of this owner any more."""
@@ -128,6 +127,12 @@ def _count(row: Numbers, now: int, half: int) -> float:
 
 
 @njit(cache=True, nogil=True)
+def _told(earlier: int) -> int:
+    """Of earlier requests those that are told apart: what lies in memory that processes share may be any number."""
+    return max(min(earlier, OFTEN), 0)
+
+
+@njit(cache=True, nogil=True)
 def _span(age: float) -> int:
     return int(np.searchsorted(EDGES_S, age, side="right")) - 1
 
@@ -143,14 +148,14 @@ def _see(
     age = (now - mine[LAST]) / 1e9
     if mine[LAST] and 0 <= age < EDGES_S[-1]:
         span = _span(age)
-        returns[mine[EARLIER], span] += 1
-        exposed[mine[EARLIER], span] += age - EDGES_S[span]
+        returns[_told(mine[EARLIER]), span] += 1
+        exposed[_told(mine[EARLIER]), span] += age - EDGES_S[span]
     gone = now // half - mine[HALF]
     if gone:
         mine[OLD] = mine[COUNT] if gone == 1 else 0
         mine[COUNT], mine[HALF] = 0, now // half
     mine[COUNT] += 1
-    mine[LAST], mine[EARLIER] = now, min(int(earlier), OFTEN)
+    mine[LAST], mine[EARLIER] = now, _told(int(earlier))
     at = read[0] % len(requests)
     requests[at, WHO], requests[at, WHEN] = row, now
     requests[at, THEN], requests[at, WHOSE] = mine[EARLIER], mine[KEY]
@@ -167,9 +172,9 @@ def _pass_time(rows: Numbers, requests: Numbers, read: Numbers, exposed: Table, 
             request = requests[reader % len(requests)]
             if now - request[WHEN] < EDGES_S[span + 1] * 1e9:
                 break
-            mine = rows[request[WHO]]
+            mine = rows[request[WHO] % len(rows)]
             if mine[LAST] == request[WHEN] and mine[KEY] == request[WHOSE]:
-                exposed[request[THEN], span] += EDGES_S[span + 1] - EDGES_S[span]
+                exposed[_told(request[THEN]), span] += EDGES_S[span + 1] - EDGES_S[span]
             reader += 1
         read[span + 1] = reader
 
@@ -191,7 +196,7 @@ def _chance(rows: Numbers, returns: Table, exposed: Table, owners: Words, now: i
         row = _find(rows, owners[i])
         age = (now - rows[row, LAST]) / 1e9
         if row >= 0 and 0 <= age < EDGES_S[-1]:
-            span, earlier = _span(age), rows[row, EARLIER]
+            span, earlier = _span(age), _told(rows[row, EARLIER])
             found[i] = returns[earlier, span] / exposed[earlier, span]
     return found
 

@@ -1,5 +1,7 @@
 """Frequencies and chances of return, against slow obvious twins."""
 
+import os
+import signal
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genrec.pool.hotness import EDGES_S, OFTEN, WHOSE, Hotness
+from genrec.pool.hotness import EARLIER, EDGES_S, OFTEN, THEN, WHO, WHOSE, Hotness
 
 NS = 10**9
 
@@ -150,3 +152,20 @@ def test_of_who_is_forgotten_no_visit_is_left_and_others_are_learnt_from_as_befo
         hotness.see(owner(5), 2000 * NS)
     learnt = one.exposed - before
     assert (learnt <= other.exposed - Hotness(owners=64).exposed + 1e-9).all(), "nobody else was exposed"
+
+
+@pytest.mark.parametrize("value", [-(2**62), 2**40])
+@pytest.mark.parametrize("word", [EARLIER, THEN, WHO])
+def test_damaged_memory_ends_no_process(word, value):
+    """What lies there is a place in other arrays: a number that is none would be read, and written, outside of them."""
+    hotness = Hotness(owners=64)
+    hotness.see(owner(5), NS)
+    (hotness._rows if word == EARLIER else hotness._requests)[:, word] = value
+    child = os.fork()  # the end of which would be the test's
+    if not child:
+        signal.alarm(30)
+        for at in (NS + NS // 2, 2000 * NS, 2001 * NS):
+            hotness.chance(owner(5)[None], at)
+            hotness.net(hotness.see(owner(5), at), 1000, 1500)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
