@@ -153,7 +153,7 @@ class Pool:
     def room(self, hashes: Keys, size: int) -> Room:
         """What an entry of `size` bytes would find now; of a lost pool nothing."""
         full, count = Room(False, inf), len(hashes)
-        return self.locked(lambda _, t: users.room(t, count, size, self.clock(), self.rule), full)
+        return self.locked(lambda m, t: users.room(t, m.users, count, size, self.clock(), self.rule), full)
 
     def commit(self, writing: Writing, lease_s: float = inf) -> None:
         """What was written can be found from now on, by all processes; it leaves after `lease_s` if nobody uses it."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from genrec.kv.layout import LINE, aligned
 from genrec.pool import index, lead, leaving, space, user_kernels, user_rows
 from genrec.pool.keys import Words, words
-from genrec.pool.mapping import USER_BYTES, PoolTable
+from genrec.pool.mapping import PoolTable
 from genrec.pool.memory import Bytes
 from genrec.pool.rule import Recency, Room, Rule, Standing
 from genrec.pool.user_rows import GENERATION, SIZE, START, STATE, WRITER, WRITING, used_entries
@@ -80,7 +80,7 @@ def take(
     whose, size = words([wanted.owner]).view(np.int64).ravel().tolist(), wanted.size
     key, key_2 = hashes[-1].view(np.int64).tolist()
     said = (seat, len(hashes), wanted.span, size, lives[1], lives[0], *whose, key, key_2)
-    total, capacity = lead.bytes_of(len(hashes)) + aligned(size), _capacity(table)
+    total, capacity = lead.bytes_of(len(hashes)) + aligned(size), _capacity(users)
     if type(rule) is Recency:  # and none that goes by more
         return int(user_kernels.take_oldest(*arrays, total, capacity, said))
     known, used, (may, age, spans, owners) = user_kernels.survey(*arrays, key, key_2, lives[0])
@@ -93,11 +93,11 @@ def take(
     return int(entry)
 
 
-def room(table: PoolTable, boundaries: int, size: int, now: int, rule: Rule) -> Room:
+def room(table: PoolTable, users: Bytes, boundaries: int, size: int, now: int, rule: Rule) -> Room:
     """What an entry of so many bytes would find."""
     used = used_entries(table)
     rows, total = table.entries[used], lead.bytes_of(boundaries) + aligned(size)
-    found = space.place(rows[:, START], rows[:, SIZE], np.full(len(used), np.inf), total, _capacity(table))
+    found = space.place(rows[:, START], rows[:, SIZE], np.full(len(used), np.inf), total, _capacity(users))
     worth = _worth(table, used, now, rule)
     return Room(found is not None, float(worth.min(initial=np.inf)))
 
@@ -177,5 +177,5 @@ def is_writing(table: PoolTable, entry: int, generation: int, seat: int) -> bool
     return bool(row[STATE] == WRITING and row[GENERATION] == generation and row[WRITER] == seat)
 
 
-def _capacity(table: PoolTable) -> int:
-    return int(table.header[USER_BYTES]) // LINE * LINE
+def _capacity(users: Bytes) -> int:
+    return len(users) // LINE * LINE

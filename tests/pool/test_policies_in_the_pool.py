@@ -9,7 +9,7 @@ from genrec.pool import user_rows
 from genrec.pool.forget import forget
 from genrec.pool.hotness import Hotness
 from genrec.pool.keys import owner_key, words
-from genrec.pool.mapping import NAME
+from genrec.pool.mapping import NAME, USER_BYTES
 from genrec.pool.pool import Pool
 from genrec.pool.rule import Recency, Standing
 from genrec.rank.choice import POLICIES, Request, policy
@@ -45,6 +45,16 @@ def test_room_is_what_an_entry_finds(pool, clock):
     entry = pool.find_user(hashes(pool, 7, [1]), STEP)
     assert pool.room(name, 9000).least == np.inf, "who is read does not leave"
     pool.release(entry)
+
+
+def test_a_table_that_says_it_has_more_room_gives_no_entry_outside_of_it(pool):
+    """Whoever wrote there had an error for an answer."""
+    for user in (1, 2):
+        write(pool, user, [1], size=4000)
+    pool._map.table.header[USER_BYTES] *= 2
+    asked, owner = hashes(pool, 3, [1]), owner_key(pool.secret, 3)
+    writing = pool.write_user(asked, STEP, 4000, owner)
+    assert len(writing.memory) == 4000 and not pool.room(asked, 4000).free
 
 
 def test_who_is_forgotten_has_never_come(pool, clock):
