@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.kv.layout import aligned
+from genrec.pool.pool import Pool
 from genrec.pool.space import place
+from tests.pool.entries import STEP, find, hashes, write
 
 TOTAL = 12
 INFINITE = float("inf")
@@ -61,3 +63,19 @@ def test_of_many_entries_the_least_two_neighbours_leave():
     starts = np.arange(20_000) * 2
     offset, leaving = place(starts, np.ones(20_000), np.arange(20_000.0), 3, 40_000)
     assert (offset, leaving.tolist()) == (0, [0, 1])
+
+
+def test_where_every_row_of_the_table_is_taken_the_oldest_leaves_unless_all_are_read(tmp_path, clock):
+    """However much memory is free."""
+    Pool.create(tmp_path / "pool", 1 << 20, 0, 0)
+    pool = Pool(tmp_path / "pool", clock.read)
+    for user in range(64):
+        clock.go(1)
+        assert write(pool, user, [1], size=100)
+    assert len(pool._map.table.entries) == pool.usage()["entries"] == 64
+    read = [pool.find_user(hashes(pool, user, [1]), STEP) for user in range(64)]
+    assert write(pool, 64, [1], size=100) is None and all(find(pool, user, [1]) for user in range(64))
+    for entry in read:
+        pool.release(entry)
+    assert write(pool, 64, [1], size=100)
+    assert [user for user in range(65) if find(pool, user, [1]) is None] == [0]
