@@ -56,6 +56,9 @@ def test_nothing_is_seen_before_the_commit_or_after_it_was_abandoned(pool):
     pool.abandon(writing)
     pool.commit(writing)
     assert pool.find_user(name, STEP) is None and pool.usage()["entries"] == 0
+    other = pool.write_user(hashes(pool, 8, [1]), 3, 100, owner)
+    pool.commit(writing)
+    assert other.entry == writing.entry and find(pool, 7, [1]) is None is find(pool, 8, [1])
 
 
 def test_one_entry_is_computed_once(pool):
