@@ -166,6 +166,7 @@ def damaged_before(artifact: Path) -> None:
         (other_heads, "hstu.json: has heads 4, the model that was exported has 2; `genrec export /.*`"),
         (changed(ITEMS, lambda rows: rows[:-1]), r"of_item.weight is \[300, 16\], it was exported as \[301"),
         (changed(ITEMS, lambda rows: rows * np.float32("nan")), "of_item.weight has NaN or infinite values"),
+        (changed(ITEMS, lambda rows: np.where(rows > 0, np.inf, rows).astype(np.float32)), "NaN or infinite"),
         (changed(ITEMS, lambda rows: rows + 1), "of_item.weight has numbers in row 0, which stands for none"),
         (changed("codes", lambda codes: codes[::-1].copy()), "is of another catalogue: items have other"),
         (
@@ -205,6 +206,7 @@ def rows(*ids: int, width: int = 16, fill: float = 1.0) -> dict[str, Any]:
         (rows(0), "names rows 0 to 0 of of_item.weight; there are 1 to 300"),
         (rows(301), "names rows 301 to 301 of of_item.weight; there are 1 to 300"),
         (rows(3, 2), r"of_item.weight/rows is int64\[2\], not ascending int64\[n\]"),
+        (rows(2, 2), r"of_item.weight/rows is int64\[2\], not ascending int64\[n\]"),
         (rows(2, width=15), r"of_item.weight/values is float32\[1, 15\], the model has float32\[1, 16\]"),
         (rows(2, fill=np.inf), "of_item.weight/values has NaN or infinite values"),
         ({f"{ITEMS}/rows": np.array([1])}, "lacks 'of_item.weight/values'"),
