@@ -137,6 +137,14 @@ def test_scores_are_one_per_candidate(scores: Any) -> None:
     assert made.dtype == np.float32 and made.tolist() == [[0.5, -1.0]]
 
 
+@pytest.mark.parametrize("number", [-(2**31) - 1, 2**31])
+def test_what_no_int32_can_hold_is_refused_before_sending(number: int) -> None:
+    for name in ("ratings", "features"):
+        told = {**dict.fromkeys(("ratings", "times", "now", "features")), name: [1, number]}
+        with pytest.raises(InputError, match=f"{name}: holds {number} "):
+            rank_wire.event_tensors(**told)
+
+
 def test_of_what_a_ranking_may_be_told_only_what_is_known_is_sent() -> None:
     assert rank_wire.event_tensors(None, None, None, None) == {}
     made = rank_wire.event_tensors([5], [2**40], 0, [3])
@@ -184,6 +192,7 @@ def test_an_answer_is_read_into_arrays_of_its_own() -> None:
     [
         {"scores": None},
         {"report": np.zeros((1, 5), np.int64)},
+        {"report": np.zeros((1, 7), np.int64)},
         {"item_ids": np.array([[7, 8, 9]])},
         {"item_ids": np.zeros((0, 2), np.int64)},
     ],

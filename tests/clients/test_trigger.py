@@ -41,8 +41,8 @@ def test_a_signal_s_tensors_and_its_answer() -> None:
     for number, outcome in enumerate(PRE_INFER_OUTCOMES):
         found = parse_pre_inference(Report(np.array([[number, 30, 3, 2, 7]])))
         assert found == PreInference(outcome, 30, 3, 2, at_risk_from=7)
-    unknown = np.array([[len(PRE_INFER_OUTCOMES), 0, 0, 0, 0]])
-    for wrong in (None, np.zeros((1, 4)), np.zeros((2, 5)), unknown):
+    unknown = [np.array([[number, 0, 0, 0, 0]]) for number in (-1, len(PRE_INFER_OUTCOMES))]
+    for wrong in (None, np.zeros((1, 4)), np.zeros((2, 5)), *unknown):
         with pytest.raises(GenrecError, match=r"report has shape|unknown outcome"):
             parse_pre_inference(Report(wrong))
 
