@@ -142,8 +142,10 @@ def test_nothing_stays_longer_than_a_visit_or_after_its_owner_was_forgotten(pool
         visit(pool, clock, user, [user])
     tier.look()
     assert (tier._memory == 1).any()
+    there, before = len(tier._kept), metrics.POOL_TIER.value(what="dropped")
     forget(pool, owner_key(pool.secret, 1))
     tier.look()
+    assert metrics.POOL_TIER.value(what="dropped") - before == there > 1
     assert restored(tier, pool, 1, [1]) is None
     assert not (tier._memory == 1).any(), "the bytes are gone too"
     visit(pool, clock, 4, [4])
