@@ -132,7 +132,7 @@ def test_two_processes_count_in_one_memory_and_the_oldest_is_forgotten():
     memory = np.zeros(Hotness.bytes_for(8), np.uint8)
     one, other = Hotness(memory, 8), Hotness(memory, 8)
     for who in range(20):
-        (one if who % 2 else other).see(owner(who), (who + 1) * NS)
+        assert (one if who % 2 else other).see(owner(who), (who + 1) * NS) == 0
     known = one.frequency(np.array([owner(who) for who in range(20)]), 21 * NS) > 0
     assert known.tolist() == [False] * 12 + [True] * 8
     other.forget(owner(19))
