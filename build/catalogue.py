@@ -139,8 +139,8 @@ def _read_items(table: pa.Table, given: pa.Table, path: Path, old: Catalogue, ba
         else f"the model has {levels} levels; or in their place a column {LIKE}, an item whose codes it gets"
     )
     missing = f"codes, which a title cannot replace, and no column {LIKE}"
+    ids = _whole_numbers(table, path, ITEM, LEAST)  # first, because it tells of other separators
     _check_numbered(table, path, "code", 0 if like else levels, missing, limit)
-    ids = _whole_numbers(table, path, ITEM, LEAST)
     _, first, count = np.unique(ids, return_index=True, return_counts=True)
     if (count > 1).any():
         row = int(np.flatnonzero(ids == ids[first[np.argmax(count > 1)]])[1])

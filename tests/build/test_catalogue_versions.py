@@ -121,6 +121,10 @@ REFUSED = {
         "item,title,code_1,code_2,code_3,code_4\n5,a,0,0,0,0\n",
         "code_4.*accepted: columns code_1, code_2, code_3: the model has 3 levels",
     ),
+    "semicolons": (
+        "item;title;like\n5;a;1\n",
+        "no column item.*separated by semicolons.*separated by commas",
+    ),
     "no codes": ("item,title\n5,a\n", "no codes.*no column like.*accepted: columns code_1, code_2, code_3"),
     "a code too large": (HEAD + "5,a,0,0,0\n6,b,0,6,0\n", "column code_2: line 3 is 6.*0 to 5"),
     "a code below zero": (HEAD + "5,a,-1,0,0\n", "column code_1: line 2 is -1.*0 to 6"),
