@@ -80,7 +80,7 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
     unknown = seen.filter(pc.invert(pc.is_in(seen, source.keys)))
     if len(unknown) == len(seen):
         one, other = source.keys[0].as_py(), seen[0].as_py()
-        problem = f"has a row of no item of the interactions: {one!r} is none, {other!r} one"
+        problem = f"names no item of the interactions: its first is {one!r}, theirs {other!r}"
         raise InputError(str(source.described), problem, "items as the interactions spell them")
     unknown = unknown.take(pc.sort_indices(unknown))
     notes = list(source.notes)
@@ -99,7 +99,9 @@ def write_ids(source: Source, engine: Arranger, steps: Steps) -> list[str]:
     counts, names = Counts(), user_keys if named_users else None
     write_histories(engine.histories(), names, unit, rated, counts, steps.scratch / HISTORIES)
     if not counts.lengths:
-        raise InputError("interactions", f"no user has {MIN_HISTORY}", f"users with {MIN_HISTORY} or more")
+        raise InputError(
+            "interactions", f"no user has {MIN_HISTORY} rows", f"users with {MIN_HISTORY} or more"
+        )
     write_items(source, unknown, keys, item_ids, steps.scratch / ITEMS)
     if source.users:
         notes += write_users(source.users, source.features, user_keys, user_ids, steps.scratch / USERS)

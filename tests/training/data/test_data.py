@@ -145,7 +145,7 @@ GOOD = "user,item,timestamp\n1,10,1\n1,11,2\n1,12,3\n"
         ("user,item,timestamp\n", ITEMS, ["interactions.csv", "is empty"]),
         ("", ITEMS, ["interactions.csv"]),
         (GOOD, "item,title\n", ["items.csv", "is empty"]),
-        ("user,item,timestamp\n1,10,1\n", ITEMS, ["no user has 3"]),
+        ("user,item,timestamp\n1,10,1\n", ITEMS, ["no user has 3 rows"]),
     ],
 )
 def test_bad_input_is_named(tmp_path: Path, interactions: str, items: str, named: list[str]) -> None:

@@ -72,7 +72,9 @@ def check_blocks(
         source = read_tables(*shop(folder, rows, items, suffix))
         described = any(item in items for _, item, _ in rows)
         if not wanted or not described:
-            with pytest.raises(InputError, match="no user has 3" if described else "row of no item of the"):
+            with pytest.raises(
+                InputError, match="no user has 3 rows" if described else "names no item of the"
+            ):
                 write_data(source, folder / "out")
             assert not list((folder / "out").iterdir())
             return

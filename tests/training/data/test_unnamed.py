@@ -65,7 +65,7 @@ def test_items_that_are_spelled_in_another_way_are_refused(tmp_path: Path, key: 
     rows = "".join(f"1,{key.format(item)},{item}\n" for item in (10, 11, 12))
     (tmp_path / "i.csv").write_text(f"user,item,timestamp\n{rows}")
     (tmp_path / "t.csv").write_text("item,title\n10,A\n11,B\n12,C\n")
-    says = rf"t\.csv: has a row of no item of the interactions: '10' is none, '{key.format(10)}' one"
+    says = rf"t\.csv: names no item of the interactions: its first is '10', theirs '{key.format(10)}'"
     with pytest.raises(InputError, match=says):
         prepare(tmp_path / "artifact", interactions=tmp_path / "i.csv", items=tmp_path / "t.csv")
     assert not list((tmp_path / "artifact").iterdir())
