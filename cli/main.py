@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cli import (
     batch,
@@ -135,11 +136,19 @@ VERBS = {
 }  # fmt: skip
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes a list that begins with a negative id, `-5,-19`, for a value, as argparse takes a negative number."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._negative_number_matcher = re.compile(r"-[0-9][0-9,-]*$|-[0-9]*\.[0-9]+$")
+
+
 def parser() -> argparse.ArgumentParser:
     """All verbs and their options."""
     # No option may be shortened: `evaluate --user 3` would be taken for `--users 3`.
     whole = {"allow_abbrev": False}
-    top = argparse.ArgumentParser(prog="genrec", description="Generative recommendation on Triton.", **whole)
+    top = _Parser(prog="genrec", description="Generative recommendation on Triton.", **whole)
     top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
