@@ -134,10 +134,12 @@ def _items_of_table(path: Path, name: str, accepted: str) -> Iterator[tuple[str,
     names = {each for each in table.column_names if re.fullmatch(rf"{name}_\d+", each)}
     if not names:
         raise InputError(str(path), f"has no column {name}_1", accepted)
-    columns = [
-        text(table, path, (each,)).to_pylist()
-        for each in sorted(names, key=lambda each: int(each.rpartition("_")[2]))
-    ]
+    numbered = sorted((int(each.rpartition("_")[2]), each) for each in names)
+    named = [each for _, each in numbered]
+    if len({number - place for place, (number, _) in enumerate(numbered)}) > 1:
+        problem = f"has the columns {', '.join(named)}: a number is left out or twice"
+        raise InputError(str(path), problem, accepted)
+    columns = [text(table, path, (each,)).to_pylist() for each in named]
     seen: set[str] = set()
     for row, (key, *parts) in enumerate(zip(keys, *columns, strict=True)):
         if key in seen:

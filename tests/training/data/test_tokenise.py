@@ -201,6 +201,7 @@ def test_codes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         ("a.json", '{"1": ["<a_1>"], "2": ["<a_1>"], "1": ["<a_2>"]}', "has the item '1' again"),
         ("a.json", '{"1": "12", "2": ["<a_1>", "<b_2>"]}', "item '1' has '12', no list of codes"),
         ("a.csv", "item,c\n1,2\n", "no column code_1"),
+        ("a.csv", "item,code_3,code_1\n1,2,2\n", "columns code_1, code_3: a number is left out or twice"),
         ("a.csv", "item,code_1\n1,2\n2,-3\n", "line 3: '-3' is not a code"),
         ("a.csv", "item,code_1\n1,2\n1,3\n", "line 3: item '1' is there twice"),
     ],
