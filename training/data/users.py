@@ -52,9 +52,8 @@ def write_users(
     found, columns = read_features(source, features)
     at = pc.index_in(keys, found)
     if (missing := at.null_count) == len(keys):
-        problem = (
-            f"has a row of no user of the interactions: {found[0].as_py()!r} is none, {keys[0].as_py()!r} one"
-        )
+        first, theirs = found[0].as_py(), keys[0].as_py()
+        problem = f"names no user of the interactions: its first is {first!r}, theirs {theirs!r}"
         raise InputError(str(source), problem, "users as the interactions spell them")
     table = pa.table({"user_id": pa.array(ids), **{name: each.take(at) for name, each in columns.items()}})
     pq.write_table(table.take(np.argsort(ids)), path)

@@ -130,7 +130,7 @@ def test_a_feature_that_is_unknown_is_no_token(tmp_path: Path) -> None:
         ("user," + ",".join(f"f{n}" for n in range(17)) + "\nu1" + ",1" * 17, "has 17 columns beside user"),
         ("name,city\nu1,a\n", "has no column user or user_id"),
         ("user,user_id,city\nu1,1,a\n", "column user_id: is beside column user, which names the users"),
-        ("user,city\n u1,a\n2,b\n", "has a row of no user of the interactions: ' u1' is none, 'u2' one"),
+        ("user,city\n u1,a\n2,b\n", "names no user of the interactions: its first is ' u1', theirs 'u2'"),
         (
             "user,city\n" + "".join(f"u{n},{n}\n" for n in range(1001)),
             "column city: has 1001 distinct values",
