@@ -212,14 +212,16 @@ def name_of(table: pa.Table, names: tuple[str, ...]) -> str:
 def text(
     table: pa.Table, path: Path, names: tuple[str, ...], optional: bool = False, first: int = 0
 ) -> pa.Array:
-    """A column as strings, nulls and what pandas has for them, NaN, as the empty string; the table begins at row
-    `first`.
+    """A column as strings, nulls and what pandas has for them, NaN, as the empty string, UUIDs as people write them;
+    the table begins at row `first`.
 
     Raises InputError for what has no text, a list say, or is not UTF-8.
     """
     values = column(table, path, names, optional).combine_chunks()
     if pa.types.is_floating(values.type):
         values = spelled(values)
+    elif isinstance(values.type, pa.UuidType):
+        values = pa.array([each and str(each) for each in values.to_pylist()], pa.string())
     field = f"{path}, column {name_of(table, names)}"
     try:
         found = pc.fill_null(values.cast(pa.string()), "")

@@ -1,8 +1,9 @@
-"""What pandas writes beside the data: numbers of rows in columns that nobody named, and NaN where there is nothing."""
+"""What pandas and others write: numbers of rows in columns without a name, NaN where there is nothing, UUIDs."""
 
 from __future__ import annotations
 
 import math
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,3 +92,12 @@ def test_a_long_number_is_spelled_as_one_also_where_it_is_a_float() -> None:
     for narrow in (pa.float32(), pa.float16()):
         table = pa.table({"item": pa.array([1024.0, 1.5, math.nan], narrow, from_pandas=False)})
         assert text(table, Path("x.parquet"), ITEM).to_pylist() == ["1024", "1.5", ""]
+
+
+def test_a_uuid_is_spelled_as_people_write_it(tmp_path: Path) -> None:
+    """DuckDB and others keep UUIDs in Parquet as 16 bytes of a type of their own."""
+    spelled = ["00000000-0000-0000-0000-00000000002a", "c9bf9e57-1685-4c89-bafb-ff5af830be8a", ""]
+    values = pa.array([uuid.UUID(each).bytes if each else None for each in spelled], pa.binary(16))
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), values)
+    pq.write_table(pa.table({"item": uuids}), tmp_path / "t.parquet")
+    assert text(read_table(tmp_path / "t.parquet"), tmp_path / "t.parquet", ITEM).to_pylist() == spelled
