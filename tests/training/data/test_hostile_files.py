@@ -289,3 +289,12 @@ def test_of_two_files_of_a_kind_none_is_left_out(tmp_path: Path, second: str) ->
     says = rf"has 2 of a kind: x\S*, {second} \(accepted: one file of each"
     with pytest.raises(InputError, match=says):
         read_folder(tmp_path)
+
+
+def test_of_two_pairs_in_a_folder_none_is_left_out(tmp_path: Path) -> None:
+    """The older of them might be read, and nothing would say so."""
+    for name in ("x.inter", "x.item", "interactions.csv", "items.csv"):
+        (tmp_path / name).write_text("item,title\na,A\n")
+    says = r"has 2 pairs: x\.inter with x\.item; interactions\.csv with items\.csv \(accepted: one pair"
+    with pytest.raises(InputError, match=says):
+        read_folder(tmp_path)
