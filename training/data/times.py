@@ -31,6 +31,8 @@ def seconds(table: pa.Table, path: Path, first: int = 0) -> np.ndarray:
     field, limit = f"{path}, column {name_of(table, TIME)}", "epoch numbers or ISO dates, 2024-05-01T12:00:00"
     check_utf8(flat, field, path, first)
     try:
+        if pa.types.is_boolean(flat.type):  # a cast takes them for 0 and 1
+            raise pa.ArrowInvalid("no times")
         times = of_dates(flat) if pa.types.is_temporal(flat.type) else numbers_or_dates(flat)
     except pa.ArrowException as error:
         raise InputError(field, f"is of type {flat.type}", limit) from error

@@ -77,7 +77,8 @@ def test_dates_of_parquet_are_the_same_moments_in_every_type(tmp_path: Path, kin
 
 
 @pytest.mark.parametrize(
-    "column", [pa.array([1, 2, 3], pa.time32("s")), pa.array([[1], [2], [3]]), pa.array([b"1", b"2", b"\xff"])],
+    "column", [pa.array([1, 2, 3], pa.time32("s")), pa.array([[1], [2], [3]]), pa.array([b"1", b"2", b"\xff"]),
+               pa.array([True, False, True])],
     ids=lambda column: str(column.type),
 )  # fmt: skip
 def test_a_column_of_parquet_that_has_no_moments_is_named_by_its_type(
