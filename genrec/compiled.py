@@ -28,11 +28,11 @@ def can_be_compiled() -> bool:
     return shutil.which("g++") is not None
 
 
-def run(command: list[str]) -> str:
-    """What a compiler says. Raises ArtifactError where it is not there or fails."""
+def run(command: list[str], kept_open: tuple[int, ...] = ()) -> str:
+    """What a compiler says, which has these descriptors too. Raises ArtifactError where it is not there or fails."""
     if shutil.which(command[0]) is None:
         raise ArtifactError(command[0], "is not on PATH, and is needed to compile")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=kept_open)
     if done.returncode:
         raise ArtifactError(command[-1], f"{command[0]} failed:\n{done.stderr}{done.stdout}")
     return done.stderr + done.stdout
@@ -49,7 +49,8 @@ def compiled(name: str, sources: Iterable[Path], command: list[str]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.is_file():
             partial = kept.with_suffix(".partial")
-            run(["g++", *command, "-o", str(partial)])
+            # A compiler outlives us where we are killed, and has the lock then: nobody writes beside it.
+            run(["g++", *command, "-o", str(partial)], (lock.fileno(),))
             os.replace(partial, kept)
     return kept
 
