@@ -90,7 +90,6 @@ class Index:
         return (self.lines.keys[slots] ^ KEY_SIGN).view(np.int64)[order], rows[order]
 
     def _double(self) -> None:
-        self._move_on(1 << self.old.bits)  # a batch may be larger than the table
         following = self._next if self._next.slots else Lines.empty(self.lines.bits + 1)
         self.old, self.lines, self._moved = self.lines, following, 0
         self._next, self._ready = NO_LINES, 0.0
