@@ -86,8 +86,8 @@ def _last(
         logits = drafter.logits(level, states, state)
         # Beams ascend by path and codes within a beam, so a candidate's place orders it among equals.
         candidates = (paths[:, None] * size + np.arange(size)).reshape(-1)
-        # No -0.0: see `largest`
-        extended = (_log_softmax(logits) + scores[:, None] + np.float32(0.0)).reshape(-1)
+        # No -0.0 (see `largest`): the first scores are 0.0, to which -0.0 adds up to 0.0
+        extended = (_log_softmax(logits) + scores[:, None]).reshape(-1)
         kept = largest(extended, width)
         if level == levels:
             leaves = valid.find(candidates)
