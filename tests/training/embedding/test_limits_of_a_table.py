@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from genrec.errors import InputError
-from tests.training.embedding.test_table import KINDS
+from tests.training.embedding.test_table import KINDS, random_ids
 from training.embedding import table as tables
 from training.embedding.arrays import LINE
-from training.embedding.index import MAX_LOAD
+from training.embedding.index import MAX_LOAD, Index
 from training.embedding.kernels import Kernels
 from training.embedding.table import DynamicTable, Rows
 
@@ -54,3 +54,22 @@ def test_as_many_ids_as_there_is_room_for_fit_without_doubling(room: int) -> Non
     slots = table.index.lines.slots
     table.rows_of(np.arange(room))
     assert table.index.lines.slots == slots <= max(2 * room / MAX_LOAD, LINE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_was_given_again_is_free_no_more(kind: type[Kernels]) -> None:
+    """Or two ids would share it once others are removed."""
+    index = Index(kind())
+    for first in (0, 10, 20):
+        rows, _ = index.insert(np.arange(first, first + 10))
+        assert len(set(rows.tolist())) == 10
+        index.remove(rows[:5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_doubling_moves_every_id_once(kind: type[Kernels]) -> None:
+    """However few lines go over at a time."""
+    index, ids = Index(kind(), room=500), random_ids(2000)
+    for each in np.split(ids, len(ids)):
+        index.insert(each)
+    assert np.array_equal(np.sort(index.items()[0]), ids)
