@@ -152,3 +152,23 @@ def test_a_pool_that_is_lost_in_the_middle_changes_no_answer(
     monkeypatch.setattr(Pool, step, lose_after)
     bench.ask(range(5, 15))
     assert bench.ask(range(10)).items == 0
+
+
+def test_rows_that_become_another_s_while_the_missing_are_computed_are_not_read(
+    tiny_ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tiny_ranker, tmp_path)
+    bench.ask(range(ROWS))
+    items, compute = bench.executor.items, bench.executor.items._entries
+    others = items.words(bench.items.tokens[-ROWS:])
+
+    def meanwhile(tokens: NDArray[np.int32]) -> Any:
+        monkeypatch.setattr(items, "_entries", compute)
+        other = Pool(bench.settings.pool)
+        assert (other.write_items(others) >= 0).all()
+        other.items_memory[:] = 0xFF  # no numbers
+        return compute(tokens)
+
+    monkeypatch.setattr(items, "_entries", meanwhile)
+    bench.ask(range(ROWS // 2, ROWS + 5), keep=False)
+    assert items._entries == compute
