@@ -12,7 +12,7 @@ from genrec.artifact import load_config
 from genrec.catalogue.indices import load_validity
 from genrec.engine.host import HostExecutor
 from genrec.engine.instructions import engine_of
-from genrec.engine.interface import DecodePass, Passes
+from genrec.engine.interface import Array, DecodePass, Passes
 from genrec.engine.load import load_layout, load_passes
 from genrec.kv.arena import Region, Row
 from genrec.kv.layout import Layout
@@ -36,10 +36,11 @@ class Remembering:
         self.logits = np.empty(0, np.float32)
         self.shared_tokens: list[int] = []
 
-    def decode(self, given: DecodePass) -> None:
-        self._passes.decode(given)
-        self.logits = given.logits.copy()
+    def decode(self, given: DecodePass) -> Array:
+        logits = self._passes.decode(given)
+        self.logits = logits.copy()
         self.shared_tokens.append(given.shared[0].shape[0] * given.shared[0].shape[2])
+        return logits
 
 
 @pytest.mark.parametrize("lengths", [[PROMPT], [PROMPT, 7]], ids=str)
