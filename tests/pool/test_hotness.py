@@ -1,6 +1,5 @@
 """Frequencies and chances of return, against slow obvious twins."""
 
-import os
 import signal
 from itertools import pairwise
 
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genrec.pool.hotness import EARLIER, EDGES_S, OFTEN, THEN, WHO, WHOSE, Hotness
+from tests.pool.entries import in_a_child
 
 NS = 10**9
 
@@ -161,11 +161,12 @@ def test_damaged_memory_ends_no_process(word, value):
     hotness = Hotness(owners=64)
     hotness.see(owner(5), NS)
     (hotness._rows if word == EARLIER else hotness._requests)[:, word] = value
-    child = os.fork()  # the end of which would be the test's
-    if not child:
+
+    def look() -> bool:
         signal.alarm(30)
         for at in (NS + NS // 2, 2000 * NS, 2001 * NS):
             hotness.chance(owner(5)[None], at)
             hotness.net(hotness.see(owner(5), at), 1000, 1500)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+        return True
+
+    assert in_a_child(look)

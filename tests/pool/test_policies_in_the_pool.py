@@ -13,7 +13,7 @@ from genrec.pool.mapping import NAME, USER_BYTES
 from genrec.pool.pool import Pool
 from genrec.pool.rule import Recency, Standing
 from genrec.rank.choice import POLICIES, Request, policy
-from tests.pool.entries import STEP, find, hashes, write
+from tests.pool.entries import STEP, find, hashes, in_a_child, write
 
 
 def owner(pool, user):
@@ -73,12 +73,12 @@ def test_a_pool_that_was_cut_ends_no_process_that_chooses(pool, folder, name):
     def choose():
         return rule.choose(Request(STEP, 1, STEP), owner(pool, 7), 1, lambda: pool.room(name, 1000))
 
-    choose()
-    child = os.fork()  # the end of which would be the test's
-    if not child:
+    def choose_without():
         os.truncate(folder / NAME, 64)
-        os._exit(not (pool.find_user(name, STEP) is None and pool.lost and choose()))
-    assert os.waitpid(child, 0)[1] == 0
+        return pool.find_user(name, STEP) is None and pool.lost and choose()
+
+    choose()
+    assert in_a_child(choose_without)
 
 
 @pytest.mark.parametrize("name", POLICIES)

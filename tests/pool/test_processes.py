@@ -17,7 +17,7 @@ from genrec.pool.forget import forget
 from genrec.pool.keys import owner_key
 from genrec.pool.mapping import NAME, PROCESSES, Mapping
 from genrec.pool.pool import Pool
-from tests.pool.entries import STEP, find, hashes, keys, write
+from tests.pool.entries import STEP, find, hashes, in_a_child, keys, write
 from tests.serving.processes import until
 
 CHILD = """
@@ -226,11 +226,12 @@ def test_more_processes_than_seats_do_without(pool, caplog):
 
 def test_a_forked_child_sits_for_itself(pool):
     write(pool, 7, [1, 2])
-    child = os.fork()
-    if not child:
+
+    def sits() -> bool:
         entry = pool.find_user(hashes(pool, 7, [1, 2]), STEP)
-        os._exit(0 if entry is not None and pool._map.table.pins.any(0).argmax() != 0 else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        return entry is not None and pool._map.table.pins.any(0).argmax() != 0
+
+    assert in_a_child(sits)
     assert pool._map.table.pins.any()
     pool.usage()
     assert not pool._map.table.pins.any()
