@@ -92,13 +92,14 @@ def read_folder(folder: Path) -> Source:
     if len(pairs) > 1:  # one of them would be read, and nobody told which
         names = "; ".join(f"{one[0].name} with {other[0].name}" for (one, other), _ in pairs)
         raise InputError("source", f"folder {folder} has {len(pairs)} pairs: {names}", "one pair of files")
-    for found, column in pairs:
-        of_users = [sorted(folder.glob(pattern)) for pattern in OF_USERS]
-        _check_alone(folder, [*found, *of_users])
-        users = [path for paths in of_users for path in paths]
-        return replace(read_tables(found[0][0], found[1][0], column), users=next(iter(users), None))
-    wanted = "; ".join(f"{interactions} with {items}" for interactions, items, _ in LAYOUTS)
-    raise InputError("source", f"folder {folder} holds no known pair of files", wanted)
+    if not pairs:
+        wanted = "; ".join(f"{interactions} with {items}" for interactions, items, _ in LAYOUTS)
+        raise InputError("source", f"folder {folder} holds no known pair of files", wanted)
+    ((found, column),) = pairs
+    of_users = [sorted(folder.glob(pattern)) for pattern in OF_USERS]
+    _check_alone(folder, [*found, *of_users])
+    users = [path for paths in of_users for path in paths]
+    return replace(read_tables(found[0][0], found[1][0], column), users=next(iter(users), None))
 
 
 def _check_alone(folder: Path, found: Sequence[Sequence[Path]]) -> None:
