@@ -36,9 +36,9 @@ class OpenVinoPasses(Stream):
     def prefill(
         self, tokens: Array, lengths: Array, logits: Array, kv: Sequence[Array], lends: bool = False
     ) -> Sequence[Array]:  # fmt: skip
-        """See `Passes.prefill`. What takes several calls is put together in `kv`; of many passes in a graph, each that
-        runs may end what another lent.
-        """  # fmt: skip
+        """See `Passes.prefill`. What takes several calls is put together in `kv`. Where a graph has several passes,
+        none lends its kv: the next pass to run could end it.
+        """
         calls = rows_of_calls(tokens)
         if lends and len(calls) == 1 and not self._graphs.writes_scores:
             return self._infer("prefill", [tokens, lengths], [logits, *(None for _ in kv)])[1:]

@@ -194,8 +194,9 @@ class InferRequest:
         """Run pass `name` on arrays where they lie, in the graph's order; the outputs.
 
         An output that is None is lent until the request's next pass: it lies where OpenVINO wrote it, which copies the
-        others into their arrays. A request lends the same outputs each time: those it was once given an array for go
-        there. Raises RuntimeError where a pass gives less than an array takes: OpenVINO leaves the rest as it was.
+        others into their arrays. A request lends the same outputs each time: it would write to an array that it was
+        given before. Raises RuntimeError where a pass gives less than an array takes: OpenVINO leaves the rest as it
+        was.
         """
         name = name if name in self._inputs else ""
         if self._ran != name:
